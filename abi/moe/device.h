@@ -1,0 +1,109 @@
+/* Kind "device": memory, copies, streams, events, and a static table of named operation records (ops.h).
+ * Streams and events mean what they mean in CUDA: work on one stream runs in the order of issue; an event marks a
+ * point of a stream, and another stream can wait for it without the host. One issuing thread per instance. */
+#ifndef MOE_DEVICE_H
+#define MOE_DEVICE_H
+#include "base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { MOE_SPACE_DEVICE, MOE_SPACE_HOST }; /* HOST: pinned, readable by both sides */
+
+typedef struct moe_device_cfg {
+    uint32_t size, index; /* which device of this machine: the rank's number on its node */
+    uint32_t rank, world;
+    const moe_kv *kv; /* [n_kv] */
+    uint64_t n_kv;
+} moe_device_cfg;
+
+typedef struct moe_device_info {
+    uint32_t size, compute_units; /* threads or multiprocessors that compute */
+    uint64_t memory_total;        /* bytes; what alloc can give at most */
+    uint64_t alignment;           /* bytes; every tensor that core passes begins at a multiple */
+    uint64_t own_memory;          /* bytes that the instance itself holds (scratch of its workers, caches) */
+    char name[96];                /* for people: "AVX-512, 2 threads" */
+} moe_device_info;
+
+typedef void (*moe_host_fn)(void *arg);
+
+/* ---- operations ---- */
+/* Every operation takes the same arguments. Which tensors, attributes and formula: under its name in ops.h.
+ * forward and backward have their own in and out lists. */
+typedef struct moe_op_args {
+    uint32_t size, n_in, n_out, reserved;
+    void *stream;
+    const moe_tensor *in, *out; /* [n_in], [n_out]; the array stays valid and unchanged while the graph lives */
+    const void *attr;           /* the operation's attribute struct, or NULL; lives as long as in and out */
+    const moe_rows *rows;       /* rows in expert order, or NULL: all rows of the tensors */
+    void *saved, *workspace;    /* as large as `sizes` said, device memory; NULL where 0 */
+} moe_op_args;
+
+typedef struct moe_op {
+    uint32_t size, reserved;
+    const char *name; /* "moe.swiglu_prob/0" */
+    /* [main] pure. Reads shapes, dtypes and attr of the FORWARD lists (data pointers may be NULL; an absent optional
+     * tensor has ndim 0). Refuses what it cannot do. saved: bytes from forward to backward; workspace: bytes a call,
+     * enough for both. */
+    moe_status (*sizes)(void *dev, const moe_op_args *args, uint64_t *saved, uint64_t *workspace, moe_err *err);
+    moe_status (*forward)(void *dev, const moe_op_args *args, moe_err *err);  /* [step] */
+    moe_status (*backward)(void *dev, const moe_op_args *args, moe_err *err); /* [step]; NULL = has none */
+} moe_op;
+
+/* ---- the table ---- */
+typedef struct moe_device_v0 {
+    uint32_t size, n_ops;
+    const moe_op *const *ops; /* [n_ops], static */
+    moe_status (*create)(const moe_device_cfg *cfg, const moe_host *host, void **self, moe_err *err); /* [main] */
+    void (*destroy)(void *self);                                         /* [main] every stream idle and destroyed */
+    moe_status (*info)(void *self, moe_device_info *info, moe_err *err); /* [main] caller sets size */
+
+    /* [main] memory. alloc: zero-filled, touched once, at info.alignment; free(NULL) is nothing. */
+    moe_status (*alloc)(void *self, int32_t space, uint64_t bytes, void **out, moe_err *err);
+    void (*free)(void *self, int32_t space, void *ptr, uint64_t bytes);
+    /* [step] stream-ordered; either side may be host or device memory, ranges do not overlap. A device without
+     * MOE_ASYNC still enqueues these two. */
+    moe_status (*copy)(void *self, void *stream, void *dst, const void *src, uint64_t bytes, moe_err *err);
+    moe_status (*fill)(void *self, void *stream, void *dst, uint8_t byte, uint64_t bytes, moe_err *err);
+
+    /* [main] a named in-order queue, and a reusable mark in one */
+    moe_status (*stream_create)(void *self, const char *name, void **out, moe_err *err);
+    void (*stream_destroy)(void *self, void *stream); /* waits for it */
+    moe_status (*event_create)(void *self, void **out, moe_err *err);
+    void (*event_destroy)(void *self, void *event);
+    /* [step] enqueue only. record: the event stands for all work issued on the stream before. wait: the stream holds
+     * until the event's latest record (at the time of this call) has passed; an event never recorded has passed. */
+    moe_status (*event_record)(void *self, void *event, void *stream, moe_err *err);
+    moe_status (*event_wait)(void *self, void *stream, void *event, moe_err *err);
+    /* [main] blocks the host until the latest record has passed, or all work of the stream has */
+    moe_status (*event_sync)(void *self, void *event, moe_err *err);
+    moe_status (*stream_sync)(void *self, void *stream, moe_err *err);
+    /* [step] runs fn(arg) on the host in stream order: how step calls of plugins without MOE_ASYNC are issued. On a
+     * device without MOE_ASYNC fn may call its operations. Never allocates; blocks only while the queue is full. */
+    moe_status (*call_host)(void *self, void *stream, moe_host_fn fn, void *arg, moe_err *err);
+
+    const void *(*extension)(void *self, const char *id); /* [any] NULL = absent */
+} moe_device_v0;
+
+/* Service "moe.device/0": the instance that the asking plugin's memory lives on. */
+typedef struct moe_device_service {
+    uint32_t size, reserved;
+    const moe_device_v0 *table;
+    void *self;
+} moe_device_service;
+
+/* Device extension "moe.parallel/0" (host-side devices): share a loop among the compute threads. */
+typedef struct moe_parallel {
+    uint32_t size, threads; /* threads: at most this many run at once; `worker` below is smaller */
+    /* [step] runs fn(arg, i, worker) once for each i in [0, n), returns when all are done. Which thread takes which i
+     * is open: results must not depend on it. A call made while the pool is busy runs on the caller alone, as
+     * worker 0 of its own scratch. */
+    void (*run)(void *self, int64_t n, void (*fn)(void *arg, int64_t i, uint32_t worker), void *arg);
+    void *self;
+} moe_parallel;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

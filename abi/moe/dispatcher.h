@@ -1,0 +1,80 @@
+/* Kind "dispatcher": rows to the ranks of their experts and back.
+ * layout turns the routing of a microbatch into a handle and moe_rows; then a movement in one of two directions is
+ * pack (compute lane), exchange (comm lane), unpack (compute lane). MOE_DISPATCH copies token rows to expert order;
+ * MOE_COMBINE sums expert rows back to tokens (FP32, slots in order). Each is the other's backward, so there is no
+ * separate backward. The probability of a slot goes out with its row and is applied inside the expert; its gradient
+ * comes back to the slot, not summed, 0 where the slot was dropped. */
+#ifndef MOE_DISPATCHER_H
+#define MOE_DISPATCHER_H
+#include "base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { MOE_DISPATCH, MOE_COMBINE };
+enum { MOE_PHASE_PACK = 1, MOE_PHASE_EXCHANGE = 2, MOE_PHASE_UNPACK = 4 };
+
+typedef struct moe_dispatcher_cfg {
+    uint32_t size, layer, top_k, n_experts; /* global experts */
+    uint32_t ep_rank, ep_size;              /* experts [ep_rank * E / ep_size, ...) live here */
+    int64_t hidden, max_tokens;             /* tokens of one rank and call */
+    int64_t row_align;                      /* from the precision: rows of an expert begin at multiples */
+    void *ep_group;                         /* comm group, NULL when ep_size is 1 */
+    const moe_kv *kv;                       /* [n_kv] */
+    uint64_t n_kv;
+} moe_dispatcher_cfg;
+
+typedef struct moe_dispatcher_needs {
+    uint32_t size, dispatch_phases, combine_phases, groups; /* MOE_PHASE_* that do work; groups: local experts */
+    uint64_t handle;    /* bytes a (layer, microbatch), device memory, from layout until backward is done */
+    uint64_t workspace; /* bytes, live from pack to unpack of one movement, and during layout */
+    int64_t max_rows;   /* rows in expert order at most */
+} moe_dispatcher_needs;
+
+typedef struct moe_layout_args {
+    uint32_t size, reserved;
+    void *stream;
+    const moe_tensor *expert_ids; /* [T,k] I32; -1 = none */
+    void *handle, *workspace;
+    moe_rows *rows;            /* in: size, groups, max. out: host_total; the two arrays below are device memory */
+    const moe_tensor *offsets; /* [groups + 1] I64, out; rows->dev_offsets points here */
+    const moe_tensor *counts;  /* [groups] I64, out; rows->dev_counts points here */
+} moe_layout_args;
+
+/* Rows travel as bytes: hidden rows, quantised codes, row scales. */
+typedef struct moe_plane {
+    moe_tensor token_order;  /* [T, w] */
+    moe_tensor expert_order; /* [N, w] */
+} moe_plane;
+
+typedef struct moe_move_args {
+    uint32_t size, n_planes;
+    int32_t direction; /* MOE_DISPATCH, MOE_COMBINE */
+    uint32_t reserved;
+    void *stream;
+    void *handle, *workspace;
+    const moe_plane *planes; /* [n_planes] */
+    const moe_rows *rows;
+    /* F32, absent = none. MOE_DISPATCH reads slot_scalar, writes row_scalar (0 in padding rows); MOE_COMBINE reads
+     * row_scalar, writes slot_scalar */
+    const moe_tensor *slot_scalar; /* [T,k] */
+    const moe_tensor *row_scalar;  /* [N] */
+} moe_move_args;
+
+typedef struct moe_dispatcher_v0 {
+    uint32_t size, reserved;
+    moe_status (*create)(const moe_dispatcher_cfg *cfg, const moe_host *host, void **self, moe_err *err); /* [main] */
+    void (*destroy)(void *self);                                                /* [main] idle */
+    moe_status (*needs)(void *self, moe_dispatcher_needs *needs, moe_err *err); /* [main] pure; caller sets size */
+    moe_status (*layout)(const void *self, const moe_layout_args *args, moe_err *err); /* [step, collective] */
+    moe_status (*pack)(const void *self, const moe_move_args *args, moe_err *err);     /* [step] */
+    moe_status (*exchange)(const void *self, const moe_move_args *args, moe_err *err); /* [step, collective] */
+    moe_status (*unpack)(const void *self, const moe_move_args *args, moe_err *err);   /* [step] */
+    const void *(*extension)(const void *self, const char *id);                        /* [any] (optional: NULL) */
+} moe_dispatcher_v0;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

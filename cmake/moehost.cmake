@@ -1,0 +1,50 @@
+# The three things that folders declare: code of ours with our warnings, a plugin, a test.
+
+set(MOE_WARNINGS -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes)
+if(MOE_WERROR)
+  list(APPEND MOE_WARNINGS -Werror)
+endif()
+if(MOE_SANITIZE)
+  add_compile_options(-fsanitize=${MOE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
+  add_link_options(-fsanitize=${MOE_SANITIZE})
+endif()
+
+function(moe_own target)
+  target_compile_options(${target} PRIVATE ${MOE_WARNINGS})
+  target_compile_definitions(${target} PRIVATE _GNU_SOURCE)
+endfunction()
+
+# moe_plugin(<kind> <id> SOURCES ... [LIBS ...]): build/plugins/<kind>/<id>.so, one export, nothing unresolved.
+# Target name: plugin_<kind>_<id>.
+function(moe_plugin kind id)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LIBS" ${ARGN})
+  set(target plugin_${kind}_${id})
+  add_library(${target} MODULE ${ARG_SOURCES})
+  moe_own(${target})
+  target_link_libraries(${target} PRIVATE abi ${ARG_LIBS})
+  target_include_directories(${target} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+  set_target_properties(${target} PROPERTIES PREFIX "" OUTPUT_NAME ${id} C_VISIBILITY_PRESET hidden
+    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/plugins/${kind})
+  target_link_options(${target} PRIVATE -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/plugin.map -Wl,-z,now)
+  if(NOT MOE_SANITIZE) # sanitizer runtimes are resolved by the program
+    target_link_options(${target} PRIVATE -Wl,-z,defs)
+  endif()
+  set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/plugin.map)
+  install(TARGETS ${target} LIBRARY DESTINATION lib/moehost/plugins/${kind})
+endfunction()
+
+# moe_test(<name> SOURCES ... [LIBS ...] [TIMEOUT s]): one Check program, one CTest entry of that name.
+function(moe_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LIBS" ${ARGN})
+  add_executable(test_${name} ${ARG_SOURCES})
+  moe_own(test_${name})
+  target_link_libraries(test_${name} PRIVATE abi PkgConfig::CHECK Threads::Threads m ${CMAKE_DL_LIBS} ${ARG_LIBS})
+  target_include_directories(test_${name} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/tests)
+  target_compile_definitions(test_${name} PRIVATE MOE_BUILD_DIR="${CMAKE_BINARY_DIR}"
+    MOE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  add_test(NAME ${name} COMMAND test_${name})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "CK_DEFAULT_TIMEOUT=${ARG_TIMEOUT}")
+endfunction()

@@ -1,0 +1,60 @@
+/* Rank arithmetic of the two foldings. */
+#include "mesh/mesh.h"
+
+#include <moe/options.h>
+
+const char *mesh_axis_name(mesh_axis axis) {
+    static const char *const names[MESH_AXES] = {"tp", "cp", "dp", "pp", "etp", "ep", "edp", "world"};
+    return names[axis];
+}
+
+/* Product of degrees, or an error where it passes the world. */
+static moe_status divide(uint32_t world, const char *names, const uint32_t *degrees, int n, uint32_t *rest,
+                         moe_err *err) {
+    uint64_t product = 1;
+    for (int i = 0; i < n; i++) {
+        product *= degrees[i];
+        if (product > world) break;
+    }
+    if (product > world || world % product)
+        return moe_fail(err, MOE_E_ARG, "%u ranks cannot be divided by %s = %llu", world, names,
+                        (unsigned long long)product);
+    *rest = world / (uint32_t)product;
+    return MOE_OK;
+}
+
+moe_status mesh_init(mesh *m, const mesh_cfg *cfg, moe_err *err) {
+    if (!cfg->world || !cfg->tp || !cfg->cp || !cfg->pp || !cfg->etp || !cfg->ep)
+        return moe_fail(err, MOE_E_ARG, "every parallel degree and the number of ranks must be at least 1");
+    uint32_t dp, edp;
+    const uint32_t attention[] = {cfg->tp, cfg->cp, cfg->pp}, experts[] = {cfg->etp, cfg->ep, cfg->pp};
+    moe_status status = divide(cfg->world, "tp * cp * pp", attention, 3, &dp, err);
+    if (!status) status = divide(cfg->world, "etp * ep * pp", experts, 3, &edp, err);
+    if (status) return status;
+    if (cfg->dp && cfg->dp != dp)
+        return moe_fail(err, MOE_E_ARG, "tp * cp * dp * pp = %llu, but there are %u ranks (dp would be %u)",
+                        (unsigned long long)cfg->tp * cfg->cp * cfg->dp * cfg->pp, cfg->world, dp);
+    *m = (mesh){{cfg->tp, cfg->cp, dp, cfg->pp, cfg->etp, cfg->ep, edp, cfg->world}};
+    return MOE_OK;
+}
+
+/* Distance in ranks between neighbours on an axis. */
+static uint32_t stride(const mesh *m, mesh_axis axis) {
+    const uint32_t *d = m->degree;
+    switch (axis) {
+        case MESH_CP: return d[MESH_TP];
+        case MESH_DP: return d[MESH_TP] * d[MESH_CP];
+        case MESH_PP: return d[MESH_TP] * d[MESH_CP] * d[MESH_DP];
+        case MESH_EP: return d[MESH_ETP];
+        case MESH_EDP: return d[MESH_ETP] * d[MESH_EP];
+        default: return 1;
+    }
+}
+
+uint32_t mesh_coord(const mesh *m, mesh_axis axis, uint32_t rank) { return rank / stride(m, axis) % m->degree[axis]; }
+
+uint32_t mesh_group(const mesh *m, mesh_axis axis, uint32_t rank, uint32_t *ranks) {
+    uint32_t step = stride(m, axis), first = rank - mesh_coord(m, axis, rank) * step;
+    for (uint32_t i = 0; i < m->degree[axis]; i++) ranks[i] = first + i * step;
+    return m->degree[axis];
+}
