@@ -12,11 +12,11 @@ typedef struct reader {
 } reader;
 
 typedef struct edge_builder {
-    int64_t *writer;    /* [n_buffers] last writer, -1 = none */
-    int64_t *readers;   /* [n_buffers] head in pool, -1 = none */
-    reader *pool;       /* [n_uses] */
-    uint32_t *seen;     /* [n_nodes] last node for which an edge from i was made, + 1 */
-    uint32_t *edges;    /* growing list of predecessors of the current and earlier nodes */
+    int64_t *writer;  /* [n_buffers] last writer, -1 = none */
+    int64_t *readers; /* [n_buffers] head in pool, -1 = none */
+    reader *pool;     /* [n_uses] */
+    uint32_t *seen;   /* [n_nodes] last node for which an edge from i was made, + 1 */
+    uint32_t *edges;  /* growing list of predecessors of the current and earlier nodes */
     uint64_t n_edges, cap_edges;
     uint32_t n_pool;
 } edge_builder;
@@ -89,8 +89,7 @@ static moe_status walk(graph *g, edge_builder *b, moe_err *err) {
 static void make_view(graph *g) {
     for (uint32_t i = 0; i < g->n_nodes; i++) g->sched_nodes[i] = g->nodes[i].info;
     for (uint32_t i = 0; i < g->n_buffers; i++)
-        g->sched_buffers[i] =
-            (moe_sched_buffer){.bytes = g->buffers[i].bytes, .fixed = (uint32_t)g->buffers[i].fixed};
+        g->sched_buffers[i] = (moe_sched_buffer){.bytes = g->buffers[i].bytes, .fixed = (uint32_t)g->buffers[i].fixed};
     g->view = (moe_sched_view){.size = sizeof g->view,
                                .n_nodes = g->n_nodes,
                                .n_buffers = g->n_buffers,
@@ -141,8 +140,8 @@ moe_status graph_check_order(const graph *g, const uint32_t *order, moe_err *err
     for (uint32_t n = 0; n < g->n_nodes && !status; n++)
         for (uint32_t e = g->pred_start[n]; e < g->pred_start[n + 1] && !status; e++)
             if (at[g->pred[e]] > at[n])
-                status = moe_fail(err, MOE_E_ARG, "node %s is ordered before %s, which it needs",
-                                  g->nodes[n].info.name, g->nodes[g->pred[e]].info.name);
+                status = moe_fail(err, MOE_E_ARG, "node %s is ordered before %s, which it needs", g->nodes[n].info.name,
+                                  g->nodes[g->pred[e]].info.name);
     free(at);
     return status;
 }

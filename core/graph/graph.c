@@ -6,7 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-graph *graph_create(void) { return calloc(1, sizeof(graph)); }
+graph *graph_create(void) {
+    return calloc(1, sizeof(graph));
+}
 
 void graph_destroy(graph *g) {
     if (!g) return;
@@ -100,8 +102,12 @@ static void add_use(graph *g, uint32_t node, buf_id buf, int write) {
     g->uses[g->n_uses++] = (graph_use){node, buf, write};
 }
 
-void graph_reads(graph *g, uint32_t node, buf_id buf) { add_use(g, node, buf, 0); }
-void graph_writes(graph *g, uint32_t node, buf_id buf) { add_use(g, node, buf, 1); }
+void graph_reads(graph *g, uint32_t node, buf_id buf) {
+    add_use(g, node, buf, 0);
+}
+void graph_writes(graph *g, uint32_t node, buf_id buf) {
+    add_use(g, node, buf, 1);
+}
 
 void graph_bind(graph *g, void *base) {
     for (uint32_t i = 0; i < g->n_buffers; i++)

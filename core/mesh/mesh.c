@@ -42,16 +42,24 @@ moe_status mesh_init(mesh *m, const mesh_cfg *cfg, moe_err *err) {
 static uint32_t stride(const mesh *m, mesh_axis axis) {
     const uint32_t *d = m->degree;
     switch (axis) {
-        case MESH_CP: return d[MESH_TP];
-        case MESH_DP: return d[MESH_TP] * d[MESH_CP];
-        case MESH_PP: return d[MESH_TP] * d[MESH_CP] * d[MESH_DP];
-        case MESH_EP: return d[MESH_ETP];
-        case MESH_EDP: return d[MESH_ETP] * d[MESH_EP];
-        default: return 1;
+        case MESH_CP:
+            return d[MESH_TP];
+        case MESH_DP:
+            return d[MESH_TP] * d[MESH_CP];
+        case MESH_PP:
+            return d[MESH_TP] * d[MESH_CP] * d[MESH_DP];
+        case MESH_EP:
+            return d[MESH_ETP];
+        case MESH_EDP:
+            return d[MESH_ETP] * d[MESH_EP];
+        default:
+            return 1;
     }
 }
 
-uint32_t mesh_coord(const mesh *m, mesh_axis axis, uint32_t rank) { return rank / stride(m, axis) % m->degree[axis]; }
+uint32_t mesh_coord(const mesh *m, mesh_axis axis, uint32_t rank) {
+    return rank / stride(m, axis) % m->degree[axis];
+}
 
 uint32_t mesh_group(const mesh *m, mesh_axis axis, uint32_t rank, uint32_t *ranks) {
     uint32_t step = stride(m, axis), first = rank - mesh_coord(m, axis, rank) * step;

@@ -1,0 +1,197 @@
+/* Compiles an order into commands, and issues them. */
+#include "exec/exec.h"
+
+#include <moe/options.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+enum { CMD_NODE, CMD_RECORD, CMD_WAIT };
+
+typedef struct node_run {
+    exec *x;
+    const graph_node *node;
+} node_run;
+
+typedef struct command {
+    int32_t kind, lane;
+    node_run run;
+    void *event;
+} command;
+
+struct exec {
+    exec_lanes *streams;
+    command *commands; /* [n] */
+    uint32_t n;
+    void **events; /* [n_nodes], NULL where none */
+    uint32_t n_nodes;
+    exec_fail_fn on_fail;
+    void *arg;
+    atomic_int failed; /* 0, 1 while the error is being written, 2 after */
+    moe_err err;
+};
+
+static _Thread_local const char *current_node;
+
+const char *exec_current_node(void) {
+    return current_node;
+}
+
+/* ---- streams ---- */
+void exec_lanes_init(exec_lanes *e, const moe_device_v0 *device, void *self, uint32_t rank) {
+    *e = (exec_lanes){.device = device, .self = self, .rank = rank};
+}
+
+/* A lane gets its stream when a graph first uses it. */
+static moe_status open_lane(exec_lanes *e, int32_t lane, moe_err *err) {
+    static const char *const names[MOE_LANES] = {"compute", "comm:ep", "comm:dp", "comm:pp", "comm:tp", "copy"};
+    if (e->stream[lane]) return MOE_OK;
+    return e->device->stream_create(e->self, names[lane], &e->stream[lane], err);
+}
+
+void exec_lanes_free(exec_lanes *e) {
+    for (int i = 0; i < MOE_LANES; i++)
+        if (e->stream[i]) e->device->stream_destroy(e->self, e->stream[i]);
+    *e = (exec_lanes){0};
+}
+
+/* ---- errors ---- */
+static void keep_error(exec *x, const graph_node *node, const moe_err *err) {
+    int none = 0;
+    if (!atomic_compare_exchange_strong(&x->failed, &none, 1)) return;
+    moe_fail(&x->err, err->code, "%s (node %s, rank %u)", err->msg, node->info.name, x->streams->rank);
+    atomic_store(&x->failed, 2);
+    if (x->on_fail) x->on_fail(x->arg, &x->err);
+}
+
+static void run_node(void *arg) {
+    const node_run *r = arg;
+    if (atomic_load_explicit(&r->x->failed, memory_order_relaxed)) return;
+    moe_err err;
+    err.size = sizeof err;
+    err.code = MOE_OK;
+    err.msg[0] = 0;
+    current_node = r->node->info.name;
+    moe_status status = r->node->fn(r->node->ctx, &err);
+    current_node = NULL;
+    if (status) {
+        err.code = status;
+        keep_error(r->x, r->node, &err);
+    }
+}
+
+/* ---- compilation ---- */
+/* Does a node of another lane need an event of this predecessor, given what its lane has already waited for? */
+static int must_wait(const lanes *l, const graph *g, uint32_t pred, int32_t lane, const uint32_t *known) {
+    int32_t from = g->nodes[pred].info.lane;
+    return from != lane && known[from] < l->pos[pred];
+}
+
+static moe_status emit_node(exec *x, const graph *g, const lanes *l, uint32_t n, uint32_t (*known)[MOE_LANES],
+                            moe_err *err) {
+    int32_t lane = g->nodes[n].info.lane;
+    moe_status status = open_lane(x->streams, lane, err);
+    for (uint32_t e = g->pred_start[n]; e < g->pred_start[n + 1] && !status; e++) {
+        uint32_t pred = g->pred[e];
+        if (!must_wait(l, g, pred, lane, known[lane])) continue;
+        x->commands[x->n++] = (command){.kind = CMD_WAIT, .lane = lane, .event = x->events[pred]};
+        const uint32_t *before = lanes_before(l, pred);
+        for (int i = 0; i < MOE_LANES; i++)
+            if (before[i] > known[lane][i]) known[lane][i] = before[i];
+        known[lane][g->nodes[pred].info.lane] = l->pos[pred];
+    }
+    if (status) return status;
+    x->commands[x->n++] = (command){.kind = CMD_NODE, .lane = lane, .run = {x, &g->nodes[n]}};
+    if (x->events[n]) x->commands[x->n++] = (command){.kind = CMD_RECORD, .lane = lane, .event = x->events[n]};
+    return MOE_OK;
+}
+
+/* An event for every node that a node of another lane names as predecessor. */
+static moe_status make_events(exec *x, const graph *g, moe_err *err) {
+    const exec_lanes *s = x->streams;
+    moe_status status = MOE_OK;
+    for (uint32_t n = 0; n < g->n_nodes; n++)
+        for (uint32_t e = g->pred_start[n]; e < g->pred_start[n + 1] && !status; e++) {
+            uint32_t pred = g->pred[e];
+            if (g->nodes[pred].info.lane != g->nodes[n].info.lane && !x->events[pred])
+                status = s->device->event_create(s->self, &x->events[pred], err);
+        }
+    return status;
+}
+
+moe_status exec_create(exec **out, graph *g, const uint32_t *order, const lanes *l, exec_lanes *streams,
+                       exec_fail_fn on_fail, void *arg, moe_err *err) {
+    exec *x = calloc(1, sizeof *x);
+    uint32_t n_pred = g->n_nodes ? g->pred_start[g->n_nodes] : 0;
+    uint32_t(*known)[MOE_LANES] = calloc(MOE_LANES, sizeof *known);
+    moe_status status = MOE_E_NOMEM;
+    if (x) {
+        *x = (exec){.streams = streams, .n_nodes = g->n_nodes, .on_fail = on_fail, .arg = arg};
+        x->commands = calloc((size_t)g->n_nodes * 2 + n_pred + 1, sizeof *x->commands);
+        x->events = calloc(g->n_nodes + 1, sizeof *x->events);
+    }
+    if (!x || !known || !x->commands || !x->events) {
+        moe_fail(err, MOE_E_NOMEM, "out of memory for the executor");
+        goto fail;
+    }
+    status = make_events(x, g, err);
+    for (uint32_t i = 0; i < g->n_nodes && !status; i++) status = emit_node(x, g, l, order[i], known, err);
+    for (uint32_t i = 0; i < g->n_nodes && !status; i++)
+        if (g->nodes[i].stream) *g->nodes[i].stream = streams->stream[g->nodes[i].info.lane];
+    if (status) goto fail;
+    free(known);
+    *out = x;
+    return MOE_OK;
+fail:
+    free(known);
+    exec_destroy(x);
+    return status;
+}
+
+void exec_destroy(exec *x) {
+    if (!x) return;
+    for (uint32_t i = 0; x->events && i < x->n_nodes; i++)
+        if (x->events[i]) x->streams->device->event_destroy(x->streams->self, x->events[i]);
+    free(x->events);
+    free(x->commands);
+    free(x);
+}
+
+uint32_t exec_commands(const exec *x) {
+    return x->n;
+}
+
+/* ---- running ---- */
+moe_status exec_issue(exec *x, moe_err *err) {
+    const moe_device_v0 *device = x->streams->device;
+    void *self = x->streams->self;
+    moe_status status = MOE_OK;
+    for (uint32_t i = 0; i < x->n && !status; i++) {
+        command *c = &x->commands[i];
+        void *stream = x->streams->stream[c->lane];
+        switch (c->kind) {
+            case CMD_WAIT:
+                status = device->event_wait(self, stream, c->event, err);
+                break;
+            case CMD_RECORD:
+                status = device->event_record(self, c->event, stream, err);
+                break;
+            default:
+                if (c->run.node->async)
+                    run_node(&c->run);
+                else
+                    status = device->call_host(self, stream, run_node, &c->run, err);
+        }
+    }
+    return status;
+}
+
+moe_status exec_finish(exec *x, moe_err *err) {
+    const exec_lanes *s = x->streams;
+    moe_status status = MOE_OK;
+    for (int i = 0; i < MOE_LANES && !status; i++)
+        if (s->stream[i]) status = s->device->stream_sync(s->self, s->stream[i], err);
+    if (atomic_load(&x->failed) != 2) return status;
+    *err = x->err;
+    return x->err.code;
+}

@@ -1,0 +1,39 @@
+/* Executor: runs an ordered graph on lanes. Every lane in use is a stream of the device; an event is recorded after a
+ * node that another lane must wait for, and waits that the order already implies are left out. Running a step issues a
+ * fixed list of commands: no allocation, no arithmetic, no wait of the host before exec_finish. */
+#ifndef CORE_EXEC_EXEC_H
+#define CORE_EXEC_EXEC_H
+#include <moe/device.h>
+
+#include "graph/lanes.h"
+
+typedef struct exec exec;
+
+/* Called by the first node that fails, from its lane's thread, so that peers can be told (comm abort). */
+typedef void (*exec_fail_fn)(void *arg, const moe_err *err);
+
+/* Streams by lane, opened when a graph first uses the lane, shared by several executors. */
+typedef struct exec_lanes {
+    const moe_device_v0 *device;
+    void *self;
+    void *stream[MOE_LANES];
+    uint32_t rank; /* for messages */
+} exec_lanes;
+
+void exec_lanes_init(exec_lanes *e, const moe_device_v0 *device, void *self, uint32_t rank);
+void exec_lanes_free(exec_lanes *e); /* waits for the streams */
+
+/* [main] g bound (graph_bind), order valid; both outlive the executor. */
+moe_status exec_create(exec **out, graph *g, const uint32_t *order, const lanes *l, exec_lanes *streams,
+                       exec_fail_fn on_fail, void *arg, moe_err *err);
+void exec_destroy(exec *x);
+/* [step] issues the whole graph. */
+moe_status exec_issue(exec *x, moe_err *err);
+/* [step] waits until all of it is done; the first failure of a node, with layer, microbatch and rank. */
+moe_status exec_finish(exec *x, moe_err *err);
+uint32_t exec_commands(const exec *x); /* issued a step: nodes, records and waits */
+
+/* The node that this thread is inside of ("L2.mb0.route.fwd"), or NULL: for crash reports. */
+const char *exec_current_node(void);
+
+#endif

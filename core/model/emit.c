@@ -1,0 +1,314 @@
+/* Argument structs in graph memory, patched when the plan is bound. */
+#include "model/emit.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- tensors ---- */
+uint64_t dtype_bytes(int32_t dtype) {
+    switch (dtype) {
+        case MOE_F64:
+        case MOE_I64:
+            return 8;
+        case MOE_F32:
+        case MOE_I32:
+            return 4;
+        case MOE_BF16:
+            return 2;
+        default:
+            return 1;
+    }
+}
+
+tref tref_none(void) {
+    return (tref){.buf = BUF_NONE, .t = {.shape = {1, 1, 1, 1}}};
+}
+
+tref tref_of(buf_id buf, int32_t dtype, int64_t d0, int64_t d1, int64_t d2) {
+    tref r = {.buf = buf, .t = {.dtype = dtype, .ndim = 1, .shape = {d0, 1, 1, 1}}};
+    if (d1) r.t.ndim = 2, r.t.shape[1] = d1;
+    if (d2) r.t.ndim = 3, r.t.shape[2] = d2;
+    return r;
+}
+
+static uint64_t tensor_bytes(const moe_tensor *t) {
+    return (uint64_t)(t->shape[0] * t->shape[1] * t->shape[2] * t->shape[3]) * dtype_bytes(t->dtype);
+}
+
+tref tref_new(emit *e, const char *name, int32_t dtype, int64_t d0, int64_t d1, int64_t d2) {
+    tref r = tref_of(BUF_NONE, dtype, d0, d1, d2);
+    r.buf = graph_buffer_add(e->g, tensor_bytes(&r.t), "L%d.mb%d.%s", e->layer, e->mb, name);
+    return r;
+}
+
+tref tref_rows(tref t, int64_t first, int64_t n) {
+    uint64_t row = tensor_bytes(&t.t) / (uint64_t)(t.t.shape[0] ? t.t.shape[0] : 1);
+    t.offset += (uint64_t)first * row;
+    t.t.shape[0] = n;
+    return t;
+}
+
+static tref of_param(const emit *e, int64_t id, buf_id buf, int32_t dtype) {
+    const param *p = &e->m->params.at[id];
+    tref r = {.buf = buf, .t = {.dtype = dtype, .ndim = p->ndim}};
+    memcpy(r.t.shape, p->shape, sizeof r.t.shape);
+    return r;
+}
+
+tref tref_weight(const emit *e, int64_t id) {
+    const params *p = &e->m->params;
+    return of_param(e, id, e->weight[id], p->at[id].kind == PARAM_LINEAR ? p->weight_dtype : MOE_F32);
+}
+
+tref tref_grad(const emit *e, int64_t id) {
+    return of_param(e, id, e->grad[id], MOE_F32);
+}
+
+/* ---- set-up ---- */
+static void add_params(emit *e) {
+    const params *p = &e->m->params;
+    for (uint32_t i = 0; i < p->n && !e->g->status; i++) {
+        const param *a = &p->at[i];
+        void *w = p->copy && a->kind == PARAM_LINEAR ? (void *)(p->copy + a->offset) : (void *)(p->master + a->offset);
+        uint64_t size = a->kind == PARAM_LINEAR ? dtype_bytes(p->weight_dtype) : sizeof(float);
+        e->weight[i] = graph_buffer_fixed(e->g, w, (uint64_t)a->count * size, "%s", a->name);
+        e->grad[i] = BUF_NONE;
+        if (e->train)
+            e->grad[i] = graph_buffer_fixed(e->g, p->grad + a->offset, (uint64_t)a->count * 4, "grad.%s", a->name);
+    }
+}
+
+static void add_router_state(emit *e) {
+    const model *m = e->m;
+    for (uint32_t l = 0; l < m->cfg.layers && !e->g->status; l++) {
+        const model_router *r = &m->routers[l];
+        uint64_t row = m->cfg.experts * sizeof(int64_t);
+        e->counts[l] = graph_buffer_fixed(e->g, m->counts + (size_t)l * m->cfg.experts, row, "L%u.counts", l);
+        e->state[l] = graph_alloc(e->g, r->needs.n_state * sizeof **e->state);
+        for (uint32_t i = 0; i < r->needs.n_state && !e->g->status; i++)
+            e->state[l][i] = graph_buffer_fixed(e->g, r->state[i], 0, "L%u.%s", l, r->needs.state[i].name);
+    }
+}
+
+moe_status emit_init(emit *e, graph *g, const model *m, int train, const uint64_t *step) {
+    const model_cfg *c = &m->cfg;
+    *e = (emit){.g = g, .m = m, .train = train, .step = step, .layer = -1, .mb = -1, .dp_size = 1};
+    e->weight = graph_alloc(g, m->params.n * sizeof *e->weight);
+    e->grad = graph_alloc(g, m->params.n * sizeof *e->grad);
+    e->grad_live = graph_alloc(g, m->params.n);
+    e->counts = graph_alloc(g, c->layers * sizeof *e->counts);
+    e->state = graph_alloc(g, c->layers * sizeof *e->state);
+    e->stats = graph_alloc(g, (c->layers + 1) * sizeof *e->stats);
+    if (g->status) return g->status;
+    add_params(e);
+    add_router_state(e);
+    int64_t tokens = c->micro * c->seq, half = c->head_dim / 2;
+    e->stats_all = graph_buffer_fixed(g, m->stats, model_n_stats(m) * sizeof(double), "stats");
+    for (uint32_t i = 0; i <= c->layers && !g->status; i++) {
+        uint32_t first = i ? 1 + (i - 1) * MODEL_MAX_LOSSES : 0, n = i ? MODEL_MAX_LOSSES : 1;
+        e->stats[i] = graph_buffer_fixed(g, m->stats + first, n * sizeof(double), "stats.%u", i);
+    }
+    e->positions =
+        tref_of(graph_buffer_fixed(g, m->positions, (uint64_t)tokens * 4, "positions"), MOE_I32, tokens, 0, 0);
+    e->inv_freq = tref_of(graph_buffer_fixed(g, m->inv_freq, (uint64_t)half * 4, "inv_freq"), MOE_F32, half, 0, 0);
+    e->divisor = tref_none();
+    return g->status;
+}
+
+/* ---- nodes ---- */
+moe_sched_node emit_info(const emit *e, const char *name, int32_t lane) {
+    return (moe_sched_node){
+        .name = name, .layer = e->layer, .microbatch = e->mb, .phase = e->phase, .lane = lane, .group = -1};
+}
+
+static uint32_t add_node(emit *e, const char *name, graph_fn fn, void *ctx, void **stream, int async, int deferrable) {
+    static const char *const phases[] = {"prep", "fwd", "bwd", "reduce", "update"};
+    char full[128];
+    if (e->layer >= 0)
+        snprintf(full, sizeof full, "L%d.mb%d.%s.%s", e->layer, e->mb, name, phases[e->phase]);
+    else if (e->mb >= 0)
+        snprintf(full, sizeof full, "mb%d.%s.%s", e->mb, name, phases[e->phase]);
+    else
+        snprintf(full, sizeof full, "%s.%s", name, phases[e->phase]);
+    moe_sched_node info = emit_info(e, full, MOE_LANE_COMPUTE);
+    info.deferrable = (uint32_t)deferrable;
+    return graph_node_add(e->g, &info, fn, ctx, stream, async);
+}
+
+void emit_bind(emit *e, uint32_t node, void **where, tref t, int write) {
+    graph_patch_add(e->g, where, t.buf, t.offset);
+    if (write)
+        graph_writes(e->g, node, t.buf);
+    else
+        graph_reads(e->g, node, t.buf);
+}
+
+static void bind_rows(emit *e, uint32_t node, const rows_ref *rows) {
+    if (!rows) return;
+    graph_reads(e->g, node, rows->offsets);
+    graph_reads(e->g, node, rows->counts);
+}
+
+/* ---- operations ---- */
+typedef struct op_node {
+    moe_op_args args;
+    void *dev;
+    moe_status (*fn)(void *dev, const moe_op_args *args, moe_err *err);
+} op_node;
+
+static moe_status run_op(void *ctx, moe_err *err) {
+    op_node *n = ctx;
+    return n->fn(n->dev, &n->args, err);
+}
+
+static moe_tensor *copy_views(emit *e, const tref *refs, uint32_t n) {
+    moe_tensor *t = graph_alloc(e->g, n * sizeof *t);
+    for (uint32_t i = 0; t && i < n; i++) t[i] = refs[i].t;
+    return t;
+}
+
+static void add_op(emit *e, const char *name, op_node *n, const op_call *call, const tref *in, const tref *out,
+                   const rows_ref *rows) {
+    const model *m = e->m;
+    buf_id ws = call->workspace ? graph_buffer_add(e->g, call->workspace, "L%d.mb%d.%s.ws", e->layer, e->mb, name)
+                                : (buf_id)BUF_NONE;
+    uint32_t node = add_node(e, name, run_op, n, &n->args.stream, part_async(&m->parts->cfg.device), 0);
+    for (uint32_t i = 0; i < n->args.n_in; i++) emit_bind(e, node, (void **)&n->args.in[i].data, in[i], 0);
+    for (uint32_t i = 0; i < n->args.n_out; i++) emit_bind(e, node, (void **)&n->args.out[i].data, out[i], 1);
+    bind_rows(e, node, rows);
+    emit_bind(e, node, &n->args.workspace, (tref){.buf = ws}, 1);
+    emit_bind(e, node, &n->args.saved, (tref){.buf = call->saved}, e->phase != MOE_SCHED_BACKWARD);
+}
+
+static op_node *make_op(emit *e, const void *attr, const tref *in, uint32_t n_in, const tref *out, uint32_t n_out,
+                        const rows_ref *rows) {
+    op_node *n = graph_alloc(e->g, sizeof *n);
+    if (!n) return NULL;
+    n->dev = e->m->parts->device_self;
+    n->args = (moe_op_args){.size = sizeof n->args,
+                            .n_in = n_in,
+                            .n_out = n_out,
+                            .in = copy_views(e, in, n_in),
+                            .out = copy_views(e, out, n_out),
+                            .attr = attr,
+                            .rows = rows ? rows->rows : NULL};
+    return e->g->status ? NULL : n;
+}
+
+op_call emit_op(emit *e, const char *name, int op, const void *attr, const tref *in, uint32_t n_in, const tref *out,
+                uint32_t n_out, const rows_ref *rows) {
+    op_call call = {.op = e->m->ops[op], .attr = attr, .saved = BUF_NONE};
+    op_node *n = make_op(e, attr, in, n_in, out, n_out, rows);
+    if (!n) return call;
+    uint64_t saved = 0;
+    moe_err err = {.size = sizeof err};
+    moe_status status = call.op->sizes(n->dev, &n->args, &saved, &call.workspace, &err);
+    if (status) graph_fail(e->g, status, "%s", err.msg);
+    if (saved) call.saved = graph_buffer_add(e->g, saved, "L%d.mb%d.%s.saved", e->layer, e->mb, name);
+    n->fn = call.op->forward;
+    add_op(e, name, n, &call, in, out, rows);
+    return call;
+}
+
+void emit_op_bwd(emit *e, const char *name, const op_call *call, const tref *in, uint32_t n_in, const tref *out,
+                 uint32_t n_out, const rows_ref *rows) {
+    op_node *n = make_op(e, call->attr, in, n_in, out, n_out, rows);
+    if (!n) return;
+    n->fn = call->op->backward;
+    add_op(e, name, n, call, in, out, rows);
+}
+
+/* ---- products ---- */
+typedef struct linear_node {
+    moe_linear_args args;
+    moe_tensor a, b, out;
+    const moe_precision_v0 *table;
+    const void *self;
+} linear_node;
+
+static moe_status run_linear(void *ctx, moe_err *err) {
+    linear_node *n = ctx;
+    return n->table->linear(n->self, &n->args, err);
+}
+
+void emit_linear(emit *e, const char *name, int32_t role, int accumulate, tref a, tref b, tref out,
+                 const rows_ref *rows) {
+    parts *p = e->m->parts;
+    linear_node *n = graph_alloc(e->g, sizeof *n);
+    if (!n) return;
+    *n = (linear_node){.a = a.t, .b = b.t, .out = out.t, .table = p->precision, .self = p->precision_self};
+    n->args = (moe_linear_args){.size = sizeof n->args,
+                                .role = role,
+                                .accumulate = (uint32_t)accumulate,
+                                .a = &n->a,
+                                .b = &n->b,
+                                .out = &n->out,
+                                .rows = rows ? rows->rows : NULL};
+    uint64_t workspace = 0;
+    moe_err err = {.size = sizeof err};
+    moe_status status = n->table->sizes(p->precision_self, &n->args, &workspace, &err);
+    if (status) graph_fail(e->g, status, "%s: %s", name, err.msg);
+    uint32_t node = add_node(e, name, run_linear, n, &n->args.stream, part_async(&p->cfg.precision), role == MOE_WGRAD);
+    emit_bind(e, node, &n->a.data, a, 0);
+    emit_bind(e, node, &n->b.data, b, 0);
+    emit_bind(e, node, &n->out.data, out, 1);
+    bind_rows(e, node, rows);
+    if (workspace) {
+        buf_id ws = graph_buffer_add(e->g, workspace, "L%d.mb%d.%s.ws", e->layer, e->mb, name);
+        emit_bind(e, node, &n->args.workspace, (tref){.buf = ws}, 1);
+    }
+}
+
+void emit_wgrad(emit *e, const char *name, int64_t id, tref dy, tref x, const rows_ref *rows) {
+    if (e->g->status) return;
+    emit_linear(e, name, MOE_WGRAD, e->grad_live[id], dy, x, tref_grad(e, id), rows);
+    e->grad_live[id] = 1;
+}
+
+void emit_touch_stats(emit *e, int write) {
+    if (e->g->status) return;
+    for (uint32_t i = 0; i <= e->m->cfg.layers; i++)
+        if (write)
+            graph_writes(e->g, e->g->n_nodes - 1, e->stats[i]);
+        else
+            graph_reads(e->g, e->g->n_nodes - 1, e->stats[i]);
+}
+
+/* ---- copies and fills ---- */
+typedef struct move_node {
+    const moe_device_v0 *device;
+    void *self, *stream, *dst;
+    const void *src;
+    uint64_t bytes;
+} move_node;
+
+static moe_status run_copy(void *ctx, moe_err *err) {
+    move_node *n = ctx;
+    return n->device->copy(n->self, n->stream, n->dst, n->src, n->bytes, err);
+}
+
+static moe_status run_zero(void *ctx, moe_err *err) {
+    move_node *n = ctx;
+    return n->device->fill(n->self, n->stream, n->dst, 0, n->bytes, err);
+}
+
+static move_node *make_move(emit *e, uint64_t bytes) {
+    move_node *n = graph_alloc(e->g, sizeof *n);
+    if (n) *n = (move_node){.device = e->m->parts->device, .self = e->m->parts->device_self, .bytes = bytes};
+    return n;
+}
+
+void emit_copy(emit *e, const char *name, tref dst, tref src, uint64_t bytes) {
+    move_node *n = make_move(e, bytes);
+    if (!n) return;
+    uint32_t node = add_node(e, name, run_copy, n, &n->stream, 1, 0);
+    emit_bind(e, node, (void **)&n->src, src, 0);
+    emit_bind(e, node, &n->dst, dst, 1);
+}
+
+void emit_zero(emit *e, const char *name, buf_id buf, uint64_t bytes) {
+    move_node *n = make_move(e, bytes);
+    if (!n) return;
+    uint32_t node = add_node(e, name, run_zero, n, &n->stream, 1, 0);
+    emit_bind(e, node, &n->dst, (tref){.buf = buf}, 1);
+}

@@ -1,0 +1,85 @@
+/* Emission: from "this operation on these tensors" to nodes with patched arguments. One emitter a graph; the sticky
+ * error of the graph makes all calls after a failure harmless. */
+#ifndef CORE_MODEL_EMIT_H
+#define CORE_MODEL_EMIT_H
+#include "graph/graph.h"
+#include "model/model.h"
+
+/* A tensor whose address the plan decides: buffer and byte offset, and the view without data. ndim 0 = absent. */
+typedef struct tref {
+    buf_id buf;
+    uint64_t offset;
+    moe_tensor t;
+} tref;
+
+/* Rows in expert order of one (layer, microbatch). */
+typedef struct rows_ref {
+    moe_rows *rows; /* graph memory */
+    buf_id offsets, counts;
+} rows_ref;
+
+/* What backward needs of a forward call. */
+typedef struct op_call {
+    const moe_op *op;
+    const void *attr;
+    buf_id saved;
+    uint64_t workspace;
+} op_call;
+
+typedef struct emit {
+    graph *g;
+    const model *m;
+    int train;             /* 1: backward follows; 0: forward only */
+    buf_id *weight, *grad; /* [params.n] fixed buffers; grad BUF_NONE without training */
+    uint8_t *grad_live;    /* [params.n] 1: the gradient already holds something, so products must accumulate */
+    buf_id *counts;        /* [layers] the layer's row of model.counts */
+    buf_id stats_all;      /* model.stats as a whole, for fills and copies: emit_touch_stats after */
+    buf_id *stats;         /* [1 + layers] its parts: the loss sum, then each layer's router losses */
+    buf_id **state;        /* [layers][n_state] */
+    tref divisor, positions, inv_freq;
+    const uint64_t *step;      /* host memory, for routers */
+    int32_t layer, mb;         /* where the emitter is: -1 = none */
+    int32_t phase;             /* MOE_SCHED_* */
+    uint32_t dp_rank, dp_size; /* for the global number of a token */
+} emit;
+
+moe_status emit_init(emit *e, graph *g, const model *m, int train, const uint64_t *step);
+
+/* ---- tensors ---- */
+uint64_t dtype_bytes(int32_t dtype);
+tref tref_none(void);
+/* A new planned buffer of this shape; trailing sizes of 0 mean fewer dimensions: tref_new(e, "qkv", act, T, w, 0). */
+tref tref_new(emit *e, const char *name, int32_t dtype, int64_t d0, int64_t d1, int64_t d2);
+tref tref_of(buf_id buf, int32_t dtype, int64_t d0, int64_t d1, int64_t d2);
+tref tref_rows(tref t, int64_t first, int64_t n); /* rows [first, first + n) of the leading dimension */
+tref tref_weight(const emit *e, int64_t id);      /* as products read it */
+tref tref_grad(const emit *e, int64_t id);        /* FP32 */
+
+/* ---- nodes ---- */
+moe_sched_node emit_info(const emit *e, const char *name, int32_t lane);
+/* An address that is patched and counted as read or written by the node. */
+void emit_bind(emit *e, uint32_t node, void **where, tref t, int write);
+
+/* Forward of an operation; allocates saved and workspace. out are written (+=, in place included). */
+op_call emit_op(emit *e, const char *name, int op, const void *attr, const tref *in, uint32_t n_in, const tref *out,
+                uint32_t n_out, const rows_ref *rows);
+/* Its backward, with the backward lists. */
+void emit_op_bwd(emit *e, const char *name, const op_call *call, const tref *in, uint32_t n_in, const tref *out,
+                 uint32_t n_out, const rows_ref *rows);
+
+/* One product of the precision plugin: y = x w^T and its gradients. accumulate adds to the output. */
+void emit_linear(emit *e, const char *name, int32_t role, int accumulate, tref a, tref b, tref out,
+                 const rows_ref *rows);
+/* The weight gradient of a parameter: overwrites what the step has not touched yet, else adds. */
+void emit_wgrad(emit *e, const char *name, int64_t id, tref dy, tref x, const rows_ref *rows);
+
+/* The last node reads or writes all of stats. */
+void emit_touch_stats(emit *e, int write);
+
+/* ---- stream-ordered copies and fills of the device, on the compute lane ---- */
+void emit_copy(emit *e, const char *name, tref dst, tref src, uint64_t bytes);
+void emit_zero(emit *e, const char *name, buf_id buf, uint64_t bytes);
+
+#define N_OF(a) ((uint32_t)(sizeof(a) / sizeof((a)[0])))
+
+#endif

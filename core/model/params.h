@@ -1,0 +1,60 @@
+/* Parameters: one table of names and shapes, and flat arenas in device memory - FP32 master weights, gradients and
+ * moments, one allocation a class of tensor. The table is ordered by class, so that every class is one flat range:
+ *   LINEAR  matrices that products read in the precision's weight dtype (a copy where that is not FP32), decayed
+ *   MATRIX  matrices that are read in FP32 always (router), decayed
+ *   VECTOR  norm weights and whatever a router declares in one dimension, FP32, not decayed */
+#ifndef CORE_MODEL_PARAMS_H
+#define CORE_MODEL_PARAMS_H
+#include <moe/base.h>
+#include <moe/device.h>
+
+typedef enum param_class { PARAM_LINEAR, PARAM_MATRIX, PARAM_VECTOR } param_class;
+enum { PARAM_CLASSES = 3, PARAM_ALIGN = 16 /* elements: 64 bytes */ };
+
+typedef struct param {
+    char name[96]; /* global: "layers.3.experts.w1"; expert e of it is "layers.3.experts.e.w1" in files */
+    param_class kind;
+    int32_t ndim;
+    int64_t shape[4], count, offset; /* elements; offset in every flat arena */
+    int64_t experts;                 /* leading dimension when it numbers experts, else 0 */
+    float std;                       /* of the normal initial values; 0: constant `fill` */
+    float fill;
+} param;
+
+typedef struct params {
+    param *at; /* [n] */
+    uint32_t n, cap;
+    int64_t begin[PARAM_CLASSES + 1]; /* flat range of each class, elements, after params_layout */
+    float *master, *grad, *m, *v;     /* [begin[PARAM_CLASSES]] device memory */
+    uint16_t *copy;                   /* [begin[PARAM_LINEAR + 1]] BF16, or NULL where the weight dtype is FP32 */
+    int32_t weight_dtype;
+} params;
+
+/* Appends one; returns its number (it changes in params_layout: look up by name after). -1 = out of memory. */
+int64_t params_add(params *p, const param *entry);
+/* Orders by class (stable) and sets offsets. */
+void params_layout(params *p, int32_t weight_dtype);
+/* Number by name, or -1. */
+int64_t params_find(const params *p, const char *name);
+/* Which arenas a run needs: weights; and gradients; and AdamW's moments. */
+enum { PARAMS_WEIGHTS = 1, PARAMS_GRADS = 2, PARAMS_MOMENTS = 4 };
+/* Device memory of these arenas, bytes, and the making of it. */
+uint64_t params_bytes(const params *p, int arenas);
+moe_status params_alloc(params *p, int arenas, const moe_device_v0 *device, void *self, moe_err *err);
+void params_free(params *p, const moe_device_v0 *device, void *self);
+
+/* One tensor of a file: a whole parameter, or one expert of a stacked one. */
+typedef struct param_piece {
+    char name[112];
+    int32_t ndim;
+    int64_t shape[4], count, offset; /* offset in the flat arenas, elements */
+} param_piece;
+int64_t param_pieces(const param *p); /* 1, or the number of experts */
+void param_piece_at(const param *p, int64_t index, param_piece *out);
+
+/* Initial values of a piece into out [count]: a function of (seed, name, element) alone. */
+void param_piece_init(const param *p, const param_piece *piece, uint64_t seed, float *out);
+/* count FP32 values -> BF16, nearest even; NaN stays NaN. */
+void params_round_bf16(const float *in, uint16_t *out, int64_t count);
+
+#endif

@@ -1,0 +1,177 @@
+/* Life of the instances. */
+#include "parts/parts.h"
+
+#include <moe/options.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What one instance gets as its host: an own context, so that services and log lines know who asks. */
+struct part_host {
+    moe_host host;
+    parts *owner;
+    part_host *next;
+    char name[96]; /* "router/topk layer 3" */
+};
+
+static void log_line(void *ctx, int32_t level, const char *msg) {
+    const part_host *h = ctx;
+    const parts_cfg *cfg = &h->owner->cfg;
+    if (cfg->log) cfg->log(cfg->log_arg, level, h->name, msg);
+}
+
+static const void *find_service(void *ctx, const char *id) {
+    const part_host *h = ctx;
+    const parts *p = h->owner;
+    if (strcmp(id, "moe.device/0") == 0) return p->device_self ? &p->device_service : NULL;
+    if (strcmp(id, "moe.comm/0") == 0) return p->comm_self ? &p->comm_service : NULL;
+    if (strcmp(id, "moe.bootstrap/0") == 0) return p->cfg.bootstrap;
+    return NULL;
+}
+
+static part_host *add_host(parts *p, const part_ref *ref, int64_t layer, moe_err *err) {
+    part_host *h = calloc(1, sizeof *h);
+    if (!h) {
+        moe_fail(err, MOE_E_NOMEM, "out of memory for plugin %s/%s", ref->desc->kind, ref->desc->id);
+        return NULL;
+    }
+    h->host =
+        (moe_host){.size = sizeof(moe_host), .minor = MOE_MINOR, .ctx = h, .log = log_line, .service = find_service};
+    h->owner = p;
+    h->next = p->hosts;
+    p->hosts = h;
+    if (layer < 0)
+        snprintf(h->name, sizeof h->name, "%.24s/%.24s", ref->desc->kind, ref->desc->id);
+    else
+        snprintf(h->name, sizeof h->name, "%.20s/%.20s layer %lld", ref->desc->kind, ref->desc->id, (long long)layer);
+    return h;
+}
+
+/* Puts the plugin's name before its words. */
+static moe_status named(const part_host *h, moe_status status, moe_err *err) {
+    if (!status) return MOE_OK;
+    char msg[sizeof err->msg];
+    memcpy(msg, err->msg, sizeof msg);
+    msg[sizeof msg - 1] = 0;
+    return moe_fail(err, status, "%s: %s", h->name, msg[0] ? msg : "failed without a reason");
+}
+
+static moe_status create_device(parts *p, moe_err *err) {
+    part_host *h = add_host(p, &p->cfg.device, -1, err);
+    if (!h) return MOE_E_NOMEM;
+    const moe_device_cfg cfg = {.size = sizeof cfg,
+                                .index = p->cfg.rank,
+                                .rank = p->cfg.rank,
+                                .world = p->cfg.world,
+                                .kv = p->cfg.device.kv,
+                                .n_kv = p->cfg.device.n_kv};
+    moe_status status = named(h, p->device->create(&cfg, &h->host, &p->device_self, err), err);
+    if (status) return status;
+    p->device_service = (moe_device_service){sizeof(moe_device_service), 0, p->device, p->device_self};
+    p->device_info.size = sizeof p->device_info;
+    return named(h, p->device->info(p->device_self, &p->device_info, err), err);
+}
+
+static moe_status create_comm(parts *p, moe_err *err) {
+    part_host *h = add_host(p, &p->cfg.comm, -1, err);
+    if (!h) return MOE_E_NOMEM;
+    const moe_comm_cfg cfg = {
+        .size = sizeof cfg, .rank = p->cfg.rank, .world = p->cfg.world, .kv = p->cfg.comm.kv, .n_kv = p->cfg.comm.n_kv};
+    moe_status status = named(h, p->comm->create(&cfg, &h->host, &p->comm_self, err), err);
+    if (!status) p->comm_service = (moe_comm_service){sizeof(moe_comm_service), 0, p->comm, p->comm_self};
+    return status;
+}
+
+static moe_status create_precision(parts *p, moe_err *err) {
+    part_host *h = add_host(p, &p->cfg.precision, -1, err);
+    if (!h) return MOE_E_NOMEM;
+    const moe_precision_cfg cfg = {.size = sizeof cfg, .kv = p->cfg.precision.kv, .n_kv = p->cfg.precision.n_kv};
+    moe_status status = named(h, p->precision->create(&cfg, &h->host, &p->precision_self, err), err);
+    if (status) return status;
+    p->precision_needs.size = sizeof p->precision_needs;
+    return named(h, p->precision->needs(p->precision_self, &p->precision_needs, err), err);
+}
+
+static moe_status create_scheduler(parts *p, moe_err *err) {
+    part_host *h = add_host(p, &p->cfg.scheduler, -1, err);
+    if (!h) return MOE_E_NOMEM;
+    const moe_scheduler_cfg cfg = {.size = sizeof cfg, .kv = p->cfg.scheduler.kv, .n_kv = p->cfg.scheduler.n_kv};
+    return named(h, p->scheduler->create(&cfg, &h->host, &p->scheduler_self, err), err);
+}
+
+moe_status parts_create(parts **out, const parts_cfg *cfg, moe_err *err) {
+    parts *p = calloc(1, sizeof *p);
+    if (!p) return moe_fail(err, MOE_E_NOMEM, "out of memory for the plugins of rank %u", cfg->rank);
+    p->cfg = *cfg;
+    p->device = cfg->device.table;
+    p->comm = cfg->comm.table;
+    p->scheduler = cfg->scheduler.table;
+    p->dispatcher = cfg->dispatcher.table;
+    p->precision = cfg->precision.table;
+    p->router_self = calloc(cfg->n_layers + 1, sizeof *p->router_self);
+    p->dispatcher_self = calloc(cfg->n_layers + 1, sizeof *p->dispatcher_self);
+    moe_status status = MOE_OK;
+    if (!p->router_self || !p->dispatcher_self)
+        status = moe_fail(err, MOE_E_NOMEM, "out of memory for the plugins of rank %u", cfg->rank);
+    if (!status) status = create_device(p, err);
+    if (!status) status = create_comm(p, err);
+    if (!status) status = create_precision(p, err);
+    if (!status) status = create_scheduler(p, err);
+    if (status)
+        parts_destroy(p);
+    else
+        *out = p;
+    return status;
+}
+
+moe_status parts_add_router(parts *p, moe_router_cfg *cfg, moe_err *err) {
+    const part_ref *ref = &p->cfg.routers[cfg->layer];
+    part_host *h = add_host(p, ref, cfg->layer, err);
+    if (!h) return MOE_E_NOMEM;
+    cfg->size = sizeof *cfg;
+    cfg->kv = ref->kv;
+    cfg->n_kv = ref->n_kv;
+    return named(h, parts_router(p, cfg->layer)->create(cfg, &h->host, &p->router_self[cfg->layer], err), err);
+}
+
+moe_status parts_add_dispatcher(parts *p, moe_dispatcher_cfg *cfg, moe_err *err) {
+    part_host *h = add_host(p, &p->cfg.dispatcher, cfg->layer, err);
+    if (!h) return MOE_E_NOMEM;
+    cfg->size = sizeof *cfg;
+    cfg->kv = p->cfg.dispatcher.kv;
+    cfg->n_kv = p->cfg.dispatcher.n_kv;
+    return named(h, p->dispatcher->create(cfg, &h->host, &p->dispatcher_self[cfg->layer], err), err);
+}
+
+void parts_destroy(parts *p) {
+    if (!p) return;
+    for (uint32_t i = p->cfg.n_layers; i-- > 0;) {
+        if (p->dispatcher_self && p->dispatcher_self[i]) p->dispatcher->destroy(p->dispatcher_self[i]);
+        if (p->router_self && p->router_self[i]) parts_router(p, i)->destroy(p->router_self[i]);
+    }
+    if (p->scheduler_self) p->scheduler->destroy(p->scheduler_self);
+    if (p->precision_self) p->precision->destroy(p->precision_self);
+    if (p->comm_self) p->comm->destroy(p->comm_self);
+    if (p->device_self) p->device->destroy(p->device_self);
+    while (p->hosts) {
+        part_host *h = p->hosts;
+        p->hosts = h->next;
+        free(h);
+    }
+    free(p->router_self);
+    free(p->dispatcher_self);
+    free(p);
+}
+
+const moe_router_v0 *parts_router(const parts *p, uint32_t layer) {
+    return p->cfg.routers[layer].table;
+}
+
+const moe_op *parts_op(const parts *p, const char *name) {
+    for (uint32_t i = 0; i < p->device->n_ops; i++)
+        if (strcmp(p->device->ops[i]->name, name) == 0) return p->device->ops[i];
+    return NULL;
+}
+
+int part_async(const part_ref *r) {
+    return (r->desc->flags & MOE_ASYNC) != 0;
+}

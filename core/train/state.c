@@ -1,0 +1,206 @@
+/* The state of a run as tensors with global names: model.safetensors holds FP32 weights and router state,
+ * optimizer.safetensors the moments as "m.NAME" and "v.NAME". Experts are written one by one under their global ids. */
+#include <moe/options.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "io/safetensors.h"
+#include "train/trainer_impl.h"
+
+/* One tensor of the state, in device memory. */
+typedef struct state_entry {
+    char name[128];
+    int32_t dtype, ndim;
+    int64_t shape[4];
+    uint64_t bytes;
+    void *data;
+} state_entry;
+
+typedef moe_status (*entry_fn)(void *arg, const state_entry *e, moe_err *err);
+
+static moe_status each_param(const trainer *t, const char *prefix, float *arena_of_kind, entry_fn fn, void *arg,
+                             moe_err *err) {
+    const params *p = &t->model->params;
+    moe_status status = MOE_OK;
+    for (uint32_t i = 0; i < p->n; i++)
+        for (int64_t k = 0; k < param_pieces(&p->at[i]) && !status; k++) {
+            param_piece piece;
+            param_piece_at(&p->at[i], k, &piece);
+            state_entry e = {.dtype = MOE_F32, .ndim = piece.ndim, .bytes = (uint64_t)piece.count * 4};
+            snprintf(e.name, sizeof e.name, "%s%s", prefix, piece.name);
+            memcpy(e.shape, piece.shape, sizeof e.shape);
+            e.data = arena_of_kind + piece.offset;
+            status = fn(arg, &e, err);
+        }
+    return status;
+}
+
+static moe_status each_router_state(const trainer *t, entry_fn fn, void *arg, moe_err *err) {
+    const model *m = t->model;
+    moe_status status = MOE_OK;
+    for (uint32_t l = 0; l < m->cfg.layers; l++)
+        for (uint32_t i = 0; i < m->routers[l].needs.n_state && !status; i++) {
+            const moe_param_spec *s = &m->routers[l].needs.state[i];
+            state_entry e = {.dtype = s->dtype, .ndim = s->ndim, .data = m->routers[l].state[i]};
+            snprintf(e.name, sizeof e.name, "layers.%u.router.%s", l, s->name);
+            e.bytes = s->dtype == MOE_I64 ? 8 : 4;
+            for (int d = 0; d < s->ndim; d++) e.bytes *= (uint64_t)(e.shape[d] = s->shape[d]);
+            status = fn(arg, &e, err);
+        }
+    return status;
+}
+
+static moe_status each_weight(const trainer *t, entry_fn fn, void *arg, moe_err *err) {
+    moe_status status = each_param(t, "", t->model->params.master, fn, arg, err);
+    return status ? status : each_router_state(t, fn, arg, err);
+}
+
+static moe_status each_moment(const trainer *t, entry_fn fn, void *arg, moe_err *err) {
+    moe_status status = each_param(t, "m.", t->model->params.m, fn, arg, err);
+    return status ? status : each_param(t, "v.", t->model->params.v, fn, arg, err);
+}
+
+typedef moe_status (*each_fn)(const trainer *t, entry_fn fn, void *arg, moe_err *err);
+
+/* ---- device to file and back, through a chunk of host memory ---- */
+enum { CHUNK = 1 << 20 };
+
+typedef struct mover {
+    const trainer *t;
+    void *stream;
+    char *chunk; /* [CHUNK] */
+    st_writer *writer;
+    st_file *file;
+    moe_status (*add_key)(void *arg, const char *key, moe_err *err);
+    void *arg;
+    uint64_t seen;
+} mover;
+
+static moe_status mover_open(mover *m, moe_err *err) {
+    const parts *p = m->t->parts;
+    m->chunk = malloc(CHUNK);
+    if (!m->chunk) return moe_fail(err, MOE_E_NOMEM, "out of memory for a checkpoint");
+    return p->device->stream_create(p->device_self, "state", &m->stream, err);
+}
+
+static void mover_close(mover *m) {
+    if (m->stream) m->t->parts->device->stream_destroy(m->t->parts->device_self, m->stream);
+    free(m->chunk);
+}
+
+static moe_status copy_now(const mover *m, void *dst, const void *src, uint64_t bytes, moe_err *err) {
+    const parts *p = m->t->parts;
+    moe_status status = p->device->copy(p->device_self, m->stream, dst, src, bytes, err);
+    return status ? status : p->device->stream_sync(p->device_self, m->stream, err);
+}
+
+static moe_status declare(void *arg, const state_entry *e, moe_err *err) {
+    mover *m = arg;
+    moe_status status = st_writer_declare(m->writer, e->name, e->dtype, e->ndim, e->shape, err);
+    return status ? status : m->add_key(m->arg, e->name, err);
+}
+
+static moe_status write_entry(void *arg, const state_entry *e, moe_err *err) {
+    mover *m = arg;
+    moe_status status = MOE_OK;
+    for (uint64_t at = 0; at < e->bytes && !status; at += CHUNK) {
+        uint64_t n = e->bytes - at < CHUNK ? e->bytes - at : CHUNK;
+        status = copy_now(m, m->chunk, (const char *)e->data + at, n, err);
+        if (!status) status = st_write(m->writer, m->chunk, n, err);
+    }
+    return status;
+}
+
+static moe_status read_entry(void *arg, const state_entry *e, moe_err *err) {
+    mover *m = arg;
+    const st_tensor *t = st_find(m->file, e->name);
+    if (!t) return moe_fail(err, MOE_E_DATA, "tensor %s is missing", e->name);
+    int same = t->dtype == e->dtype && t->ndim == e->ndim;
+    for (int i = 0; i < e->ndim && same; i++) same = t->shape[i] == e->shape[i];
+    if (!same)
+        return moe_fail(err, MOE_E_DATA, "tensor %s has another shape or dtype than the model's (%lld x %lld, %s)",
+                        e->name, (long long)e->shape[0], (long long)(e->ndim > 1 ? e->shape[1] : 1),
+                        st_dtype_name(e->dtype));
+    m->seen++;
+    moe_status status = MOE_OK;
+    for (uint64_t at = 0; at < e->bytes && !status; at += CHUNK) {
+        uint64_t n = e->bytes - at < CHUNK ? e->bytes - at : CHUNK;
+        status = st_read_part(m->file, t, at, m->chunk, n, err);
+        if (!status) status = copy_now(m, (char *)e->data + at, m->chunk, n, err);
+    }
+    return status;
+}
+
+static moe_status save_file(mover *m, const char *dir, const char *name, each_fn each, moe_err *err) {
+    char path[4096];
+    if ((size_t)snprintf(path, sizeof path, "%s/%s", dir, name) >= sizeof path)
+        return moe_fail(err, MOE_E_ARG, "path too long: %s/%s", dir, name);
+    moe_status status = st_writer_create(path, &m->writer, err);
+    if (status) return status;
+    status = each(m->t, declare, m, err);
+    if (!status) status = each(m->t, write_entry, m, err);
+    if (!status) return st_writer_finish(m->writer, err);
+    st_writer_abort(m->writer);
+    return status;
+}
+
+static moe_status load_file(mover *m, const char *dir, const char *name, each_fn each, moe_err *err) {
+    char path[4096];
+    if ((size_t)snprintf(path, sizeof path, "%s/%s", dir, name) >= sizeof path)
+        return moe_fail(err, MOE_E_ARG, "path too long: %s/%s", dir, name);
+    moe_status status = st_open(path, &m->file, err);
+    if (status) return status;
+    m->seen = 0;
+    moe_err why = {.size = sizeof why};
+    status = each(m->t, read_entry, m, &why);
+    if (status)
+        moe_fail(err, status, "%.200s: %.280s", path, why.msg);
+    else if (m->seen != st_count(m->file))
+        status = moe_fail(err, MOE_E_DATA, "%.400s: holds %llu tensors, the model has %llu", path,
+                          (unsigned long long)st_count(m->file), (unsigned long long)m->seen);
+    st_close(m->file);
+    return status;
+}
+
+moe_status trainer_save(const trainer *t, const char *dir,
+                        moe_status (*add_key)(void *arg, const char *key, moe_err *err), void *arg, moe_err *err) {
+    mover m = {.t = t, .add_key = add_key, .arg = arg};
+    moe_status status = mover_open(&m, err);
+    if (!status) status = save_file(&m, dir, "model.safetensors", each_weight, err);
+    if (!status && t->model->params.m) status = save_file(&m, dir, "optimizer.safetensors", each_moment, err);
+    mover_close(&m);
+    return status;
+}
+
+moe_status trainer_load(trainer *t, const char *dir, int with_optimizer, moe_err *err) {
+    mover m = {.t = t};
+    moe_status status = mover_open(&m, err);
+    if (!status) status = load_file(&m, dir, "model.safetensors", each_weight, err);
+    if (!status && with_optimizer && t->model->params.m)
+        status = load_file(&m, dir, "optimizer.safetensors", each_moment, err);
+    mover_close(&m);
+    return status ? status : model_refresh_copies(t->model, err);
+}
+
+/* ---- single tensors ---- */
+const char *trainer_param_name(const trainer *t, uint32_t i, int64_t *count) {
+    if (i >= t->model->params.n) return NULL;
+    *count = t->model->params.at[i].count;
+    return t->model->params.at[i].name;
+}
+
+int64_t trainer_read(const trainer *t, const char *name, int gradient, float *out, moe_err *err) {
+    const params *p = &t->model->params;
+    int64_t id = params_find(p, name);
+    const float *from = gradient ? p->grad : p->master;
+    if (id < 0 || !from) {
+        moe_fail(err, MOE_E_ARG, "there is no %s named %s", gradient ? "gradient" : "parameter", name);
+        return -1;
+    }
+    mover m = {.t = t};
+    int64_t count = p->at[id].count;
+    moe_status status = mover_open(&m, err);
+    if (!status) status = copy_now(&m, out, from + p->at[id].offset, (uint64_t)count * 4, err);
+    mover_close(&m);
+    return status ? -1 : count;
+}

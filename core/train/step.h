@@ -1,0 +1,48 @@
+/* The programs of a run: one training step, one evaluation microbatch, the logits of one microbatch. Batches come
+ * from, and results go to, staging in host memory, so that a step has the same nodes every time.
+ *
+ * Divisor (the only place that owns it, step.c): the loss is the mean over the valid tokens of the global batch.
+ * Every gradient is divided by that count inside the cross-entropy and inside the router's backward, and is then a
+ * plain sum over microbatches and ranks. */
+#ifndef CORE_TRAIN_STEP_H
+#define CORE_TRAIN_STEP_H
+#include "model/model.h"
+#include "train/program.h"
+
+enum { OPTIMIZER_ADAMW, OPTIMIZER_SGD };
+
+typedef struct optimizer_cfg {
+    int32_t kind; /* OPTIMIZER_* */
+    float beta1, beta2, eps, weight_decay;
+    float clip; /* largest global gradient norm, 0 = none */
+} optimizer_cfg;
+
+/* Host staging. tokens, targets [n_micro, micro * seq]; hyper: moe.adamw/0. */
+typedef struct staging {
+    int32_t *tokens, *targets;
+    float *hyper;    /* [4] */
+    double *stop;    /* [1] in: 1 = this rank was asked to stop; summed over the ranks into stats */
+    double *stats;   /* [model_n_stats + 1] out: loss sum, router losses, last: ranks that were asked to stop */
+    int64_t *counts; /* [layers, experts] out */
+    int64_t *valid;  /* [1] out: the divisor */
+    float *norm;     /* [2] out: gradient norm, clip coefficient */
+    uint64_t step;   /* in: optimiser step, from 1 */
+    void *logits;    /* [micro * seq, vocab] act dtype, for the logits program; NULL = none */
+} staging;
+
+typedef struct step_cfg {
+    model *model;
+    optimizer_cfg optimizer;
+    uint32_t n_micro; /* microbatches a step on this rank */
+    uint32_t dp_rank, dp_size;
+    void *dp_group;        /* NULL when dp_size is 1 */
+    uint64_t memory_limit; /* bytes, for the scheduler; 0 = none */
+    staging *staging;      /* lives as long as the programs */
+} step_cfg;
+
+moe_status step_build_train(program *p, const step_cfg *cfg, moe_err *err);
+/* Runs microbatch 0 of the staging; afterwards stats[0] = loss sum, valid = tokens, over all ranks. */
+moe_status step_build_eval(program *p, const step_cfg *cfg, moe_err *err);
+moe_status step_build_logits(program *p, const step_cfg *cfg, moe_err *err);
+
+#endif

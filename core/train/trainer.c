@@ -1,0 +1,288 @@
+/* Life of a rank, its steps and evaluations. */
+#include "train/trainer.h"
+
+#include <math.h>
+#include <moe/options.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "train/trainer_impl.h"
+
+/* ---- set-up ---- */
+static int arenas_of(const trainer_cfg *cfg) {
+    if (!(cfg->programs & TRAINER_TRAIN)) return PARAMS_WEIGHTS;
+    return cfg->optimizer.kind == OPTIMIZER_ADAMW ? PARAMS_MOMENTS : PARAMS_GRADS;
+}
+
+static moe_status check_batch(trainer *t, moe_err *err) {
+    const trainer_cfg *c = &t->cfg;
+    int64_t slice = c->model.micro * t->mesh.degree[MESH_DP];
+    t->n_micro = 1;
+    if (!(c->programs & TRAINER_TRAIN)) return MOE_OK;
+    if (c->global < 1 || c->global % slice)
+        return moe_fail(err, MOE_E_ARG, "[batch] global = %lld is not a multiple of micro * dp = %lld * %u",
+                        (long long)c->global, (long long)c->model.micro, t->mesh.degree[MESH_DP]);
+    if (c->global / slice > INT32_MAX)
+        return moe_fail(err, MOE_E_ARG, "[batch] global = %lld is too large", (long long)c->global);
+    t->n_micro = (uint32_t)(c->global / slice);
+    return lr_check(&c->lr, err);
+}
+
+static moe_status check_mesh(const trainer *t, moe_err *err) {
+    for (int axis = 0; axis < MESH_EDP; axis++)
+        if (axis != MESH_DP && t->mesh.degree[axis] > 1)
+            return moe_fail(err, MOE_E_UNSUPPORTED, "[parallel] %s = %u: this version runs data parallelism (dp) only",
+                            mesh_axis_name((mesh_axis)axis), t->mesh.degree[axis]);
+    return MOE_OK;
+}
+
+static moe_status make_group(trainer *t, moe_err *err) {
+    uint32_t dp = t->mesh.degree[MESH_DP], rank = t->parts->cfg.rank;
+    t->dp_rank = mesh_coord(&t->mesh, MESH_DP, rank);
+    if (dp == 1) return MOE_OK;
+    uint32_t *ranks = malloc(dp * sizeof *ranks);
+    if (!ranks) return moe_fail(err, MOE_E_NOMEM, "out of memory for a group of %u ranks", dp);
+    mesh_group(&t->mesh, MESH_DP, rank, ranks);
+    moe_status status = t->parts->comm->group_create(t->parts->comm_self, "dp", ranks, dp, &t->dp_group, err);
+    free(ranks);
+    return status;
+}
+
+/* One block of host memory, cut in pieces at 64-byte boundaries; without a base only the size is counted. */
+typedef struct cutter {
+    char *base;
+    uint64_t used;
+} cutter;
+
+static void *cut(cutter *c, uint64_t bytes) {
+    char *piece = c->base ? c->base + c->used : NULL;
+    c->used += (bytes + 63) / 64 * 64;
+    return piece;
+}
+
+static void lay_staging(trainer *t, char *base) {
+    const model_cfg *c = &t->cfg.model;
+    uint64_t tokens = (uint64_t)(c->micro * c->seq), all = tokens * t->n_micro;
+    cutter at = {base, 0};
+    staging *s = &t->staging;
+    s->tokens = cut(&at, all * 4);
+    s->targets = cut(&at, all * 4);
+    s->hyper = cut(&at, 16);
+    s->stop = cut(&at, 8);
+    s->stats = cut(&at, (2 + (uint64_t)c->layers * MODEL_MAX_LOSSES) * 8);
+    s->counts = cut(&at, (uint64_t)c->layers * c->experts * 8);
+    s->valid = cut(&at, 8);
+    s->norm = cut(&at, 8);
+    if (t->cfg.programs & TRAINER_LOGITS) s->logits = cut(&at, tokens * (uint64_t)c->vocab * 4);
+    t->staging_bytes = at.used;
+}
+
+static moe_status make_staging(trainer *t, moe_err *err) {
+    lay_staging(t, NULL);
+    moe_status status =
+        t->parts->device->alloc(t->parts->device_self, MOE_SPACE_HOST, t->staging_bytes, &t->staging_block, err);
+    if (!status) lay_staging(t, t->staging_block);
+    return status;
+}
+
+static void on_fail(void *arg, const moe_err *err) {
+    trainer *t = arg;
+    t->parts->comm->abort(t->parts->comm_self, err->msg);
+}
+
+static moe_status make_programs(trainer *t, moe_err *err) {
+    moe_status (*const build[PROGRAMS])(program *, const step_cfg *, moe_err *) = {step_build_train, step_build_eval,
+                                                                                   step_build_logits};
+    const step_cfg cfg = {.model = t->model,
+                          .optimizer = t->cfg.optimizer,
+                          .n_micro = t->n_micro,
+                          .dp_rank = t->dp_rank,
+                          .dp_size = t->mesh.degree[MESH_DP],
+                          .dp_group = t->dp_group,
+                          .memory_limit = t->cfg.memory_limit,
+                          .staging = &t->staging};
+    moe_status status = MOE_OK;
+    for (int i = 0; i < PROGRAMS && !status; i++) {
+        if (!(t->cfg.programs & (1u << i))) continue;
+        status = build[i](&t->programs[i], &cfg, err);
+        if (t->programs[i].arena > t->arena_bytes) t->arena_bytes = t->programs[i].arena;
+    }
+    uint64_t total = trainer_memory_of(t).total;
+    if (!status && t->cfg.memory_limit && total > t->cfg.memory_limit)
+        status = moe_fail(err, MOE_E_NOMEM, "the plan needs %llu bytes, [memory] limit is %llu",
+                          (unsigned long long)total, (unsigned long long)t->cfg.memory_limit);
+    return status;
+}
+
+static moe_status start_programs(trainer *t, moe_err *err) {
+    const moe_device_v0 *d = t->parts->device;
+    moe_status status = d->alloc(t->parts->device_self, MOE_SPACE_DEVICE, t->arena_bytes, &t->arena, err);
+    exec_lanes_init(&t->lanes, d, t->parts->device_self, t->parts->cfg.rank);
+    for (int i = 0; i < PROGRAMS && !status; i++)
+        if (t->programs[i].g) status = program_start(&t->programs[i], t->arena, &t->lanes, on_fail, t, err);
+    return status;
+}
+
+moe_status trainer_create(trainer **out, const trainer_cfg *cfg, const parts_cfg *with, moe_err *err) {
+    trainer *t = calloc(1, sizeof *t);
+    if (!t) return moe_fail(err, MOE_E_NOMEM, "out of memory for the trainer");
+    t->cfg = *cfg;
+    moe_status status = mesh_init(&t->mesh, &cfg->mesh, err);
+    if (!status) status = check_mesh(t, err);
+    if (!status) status = check_batch(t, err);
+    if (!status) status = parts_create(&t->parts, with, err);
+    if (!status) status = make_group(t, err);
+    if (!status) status = model_create(&t->model, &cfg->model, t->parts, arenas_of(cfg), err);
+    if (!status) status = make_staging(t, err);
+    if (!status) status = make_programs(t, err);
+    if (!status) status = start_programs(t, err);
+    if (status) {
+        if (t->parts) trainer_abort(t, err->msg);
+        trainer_destroy(t);
+    } else {
+        *out = t;
+    }
+    return status;
+}
+
+void trainer_destroy(trainer *t) {
+    if (!t) return;
+    for (int i = 0; i < PROGRAMS; i++) program_free(&t->programs[i]);
+    exec_lanes_free(&t->lanes);
+    if (t->parts) {
+        const moe_device_v0 *d = t->parts->device;
+        d->free(t->parts->device_self, MOE_SPACE_DEVICE, t->arena, t->arena_bytes);
+        d->free(t->parts->device_self, MOE_SPACE_HOST, t->staging_block, t->staging_bytes);
+        if (t->dp_group) t->parts->comm->group_destroy(t->parts->comm_self, t->dp_group);
+    }
+    model_destroy(t->model);
+    parts_destroy(t->parts);
+    free(t);
+}
+
+void trainer_abort(trainer *t, const char *reason) {
+    t->parts->comm->abort(t->parts->comm_self, reason);
+}
+
+trainer_memory trainer_memory_of(const trainer *t) {
+    trainer_memory m = {.params = params_bytes(&t->model->params, arenas_of(&t->cfg)),
+                        .arena = t->arena_bytes,
+                        .device_own = t->parts->device_info.own_memory,
+                        .staging = t->staging_bytes};
+    m.total = m.params + m.arena + m.device_own + m.staging;
+    return m;
+}
+
+uint32_t trainer_nodes(const trainer *t) {
+    return t->programs[PROGRAM_TRAIN].g ? t->programs[PROGRAM_TRAIN].g->n_nodes : 0;
+}
+
+/* ---- a step ---- */
+/* Sequences of microbatch i on this rank: the ranks' microbatches lie side by side in the global batch. */
+static void fill_batch(trainer *t, int split, int64_t first, uint32_t i) {
+    const model_cfg *c = &t->cfg.model;
+    int64_t T = c->micro * c->seq;
+    int64_t sample = first + ((int64_t)i * t->mesh.degree[MESH_DP] + t->dp_rank) * c->micro;
+    data_fill(t->cfg.data, split, sample, c->micro, t->staging.tokens + i * T, t->staging.targets + i * T);
+}
+
+/* Mean over MoE layers and tokens of the router loss of this name; NaN where no layer reports it. */
+static double router_value(const trainer *t, const char *name) {
+    const model *m = t->model;
+    double sum = 0;
+    int layers = 0;
+    for (uint32_t l = 0; l < m->cfg.layers; l++)
+        for (uint32_t i = 0; i < m->routers[l].needs.n_losses; i++)
+            if (strcmp(m->routers[l].needs.losses[i], name) == 0) {
+                sum += t->staging.stats[1 + (size_t)l * MODEL_MAX_LOSSES + i];
+                layers++;
+            }
+    return layers ? sum / layers / (double)*t->staging.valid : (double)NAN;
+}
+
+static void expert_load(const trainer *t, step_result *out) {
+    const model_cfg *c = &t->cfg.model;
+    out->imbalance = (double)NAN;
+    for (uint32_t l = 0; l < c->layers; l++) {
+        if (!model_layer_is_moe(c, l)) continue;
+        const int64_t *n = t->staging.counts + (size_t)l * c->experts;
+        int64_t sum = 0, most = 0, dead = 0;
+        for (uint32_t e = 0; e < c->experts; e++) {
+            sum += n[e];
+            if (n[e] > most) most = n[e];
+            dead += n[e] == 0;
+        }
+        double ratio = sum ? (double)most * c->experts / (double)sum : 0;
+        if (!(out->imbalance >= ratio)) out->imbalance = ratio;
+        if (dead > out->dead) out->dead = dead;
+    }
+}
+
+static void collect(const trainer *t, double lr, step_result *out) {
+    const staging *s = &t->staging;
+    *out = (step_result){.loss = s->stats[0] / (double)*s->valid,
+                         .aux_loss = router_value(t, "aux_loss"),
+                         .z_loss = router_value(t, "z_loss"),
+                         .router_entropy = router_value(t, "entropy"),
+                         .lr = lr,
+                         .grad_norm = (double)s->norm[0],
+                         .tokens = *s->valid,
+                         .stop = (int)s->stats[model_n_stats(t->model)]};
+    expert_load(t, out);
+}
+
+moe_status trainer_step(trainer *t, int64_t step, int stop, step_result *out, moe_err *err) {
+    const optimizer_cfg *o = &t->cfg.optimizer;
+    staging *s = &t->staging;
+    for (uint32_t i = 0; i < t->n_micro; i++) fill_batch(t, DATA_TRAIN, (step - 1) * t->cfg.global, i);
+    double lr = lr_at(&t->cfg.lr, step);
+    s->step = (uint64_t)step;
+    *s->stop = stop ? 1 : 0;
+    s->hyper[0] = (float)lr;
+    s->hyper[1] = (float)(1 - pow((double)o->beta1, (double)step));
+    s->hyper[2] = (float)(1 - pow((double)o->beta2, (double)step));
+    s->hyper[3] = 0;
+    moe_status status = program_run(&t->programs[PROGRAM_TRAIN], err);
+    if (status) return status;
+    collect(t, lr, out);
+    if (!isfinite(out->loss) || !isfinite(out->grad_norm))
+        return moe_fail(err, MOE_E_DATA, "step %lld: loss %g, gradient norm %g: not a finite number; weights unchanged",
+                        (long long)step, out->loss, out->grad_norm);
+    return MOE_OK;
+}
+
+moe_status trainer_eval(trainer *t, int64_t batches, double *loss, moe_err *err) {
+    int64_t slice = t->cfg.model.micro * t->mesh.degree[MESH_DP], valid = 0;
+    int64_t windows = data_count_windows(t->cfg.data, DATA_VALID);
+    double sum = 0;
+    if (windows < 1)
+        return moe_fail(err, MOE_E_ARG, "the validation data hold no window of %lld tokens",
+                        (long long)t->cfg.model.seq);
+    for (int64_t i = 0; i < batches && i * slice < windows; i++) {
+        fill_batch(t, DATA_VALID, i * slice, 0);
+        moe_status status = program_run(&t->programs[PROGRAM_EVAL], err);
+        if (status) return status;
+        sum += t->staging.stats[0];
+        valid += *t->staging.valid;
+    }
+    *loss = sum / (double)valid;
+    return MOE_OK;
+}
+
+moe_status trainer_logits(trainer *t, const int32_t *tokens, float *out, moe_err *err) {
+    const model_cfg *c = &t->cfg.model;
+    int64_t T = c->micro * c->seq, n = T * c->vocab;
+    memcpy(t->staging.tokens, tokens, (size_t)T * sizeof *tokens);
+    moe_status status = program_run(&t->programs[PROGRAM_LOGITS], err);
+    if (status) return status;
+    const uint16_t *half = t->staging.logits;
+    if (t->model->act == MOE_F32) {
+        memcpy(out, t->staging.logits, (size_t)n * sizeof *out);
+        return MOE_OK;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits = (uint32_t)half[i] << 16;
+        memcpy(&out[i], &bits, sizeof bits);
+    }
+    return MOE_OK;
+}

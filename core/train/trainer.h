@@ -1,0 +1,70 @@
+/* Trainer: one rank of a run - its model, programs, memory and staging. The host creates one per rank (a thread or a
+ * process each), and all ranks make the same calls in the same order. */
+#ifndef CORE_TRAIN_TRAINER_H
+#define CORE_TRAIN_TRAINER_H
+#include "data/bytes.h"
+#include "mesh/mesh.h"
+#include "model/config.h"
+#include "train/lr.h"
+#include "train/step.h"
+
+enum { TRAINER_TRAIN = 1, TRAINER_EVAL = 2, TRAINER_LOGITS = 4 }; /* programs to build */
+
+typedef struct trainer_cfg {
+    model_cfg model;
+    optimizer_cfg optimizer;
+    lr_config lr;
+    mesh_cfg mesh;
+    uint32_t programs;       /* TRAINER_* */
+    int64_t global;          /* sequences a step over all ranks: a multiple of micro * dp */
+    uint64_t memory_limit;   /* bytes of one rank, 0 = none */
+    const data_reader *data; /* borrowed, shared by the ranks; NULL for TRAINER_LOGITS alone */
+} trainer_cfg;
+
+/* Numbers of one step, global over all ranks. Means are over valid tokens. */
+typedef struct step_result {
+    double loss, aux_loss, z_loss, router_entropy; /* router values: mean over MoE layers; NaN where not reported */
+    double lr, grad_norm;
+    int64_t tokens;   /* valid tokens of the step */
+    double imbalance; /* max / mean choices of an expert, worst layer; NaN without experts */
+    int64_t dead;     /* experts that no token chose, worst layer */
+    int stop;         /* ranks that were asked to stop */
+} step_result;
+
+typedef struct trainer_memory {
+    uint64_t params, arena, device_own, staging, total; /* bytes of this rank */
+} trainer_memory;
+
+typedef struct trainer trainer;
+
+/* [main, collective] cfg and parts_cfg are copied; what they point to outlives the trainer. */
+moe_status trainer_create(trainer **out, const trainer_cfg *cfg, const parts_cfg *parts_cfg, moe_err *err);
+void trainer_destroy(trainer *t); /* NULL is nothing */
+/* [collective] optimiser step number `step` (from 1); stop = this rank was asked to stop. No allocation. A loss or
+ * gradient norm that is not finite: MOE_E_DATA, weights unchanged. */
+moe_status trainer_step(trainer *t, int64_t step, int stop, step_result *out, moe_err *err);
+/* [collective] mean loss over the first `batches` microbatches of every rank in the validation split; MOE_E_ARG when
+ * it has no window. */
+moe_status trainer_eval(trainer *t, int64_t batches, double *loss, moe_err *err);
+/* Logits [micro * seq, vocab] of tokens [micro * seq], F32, into out; ids outside the vocabulary are MOE_E_DATA. */
+moe_status trainer_logits(trainer *t, const int32_t *tokens, float *out, moe_err *err);
+trainer_memory trainer_memory_of(const trainer *t);
+uint32_t trainer_nodes(const trainer *t); /* of the training program */
+/* Abort on behalf of the host: ends collective calls of all ranks. Any thread. */
+void trainer_abort(trainer *t, const char *reason);
+
+/* ---- state, by global names (state.c) ---- */
+/* Writes model.safetensors and optimizer.safetensors (with moments) into an existing directory, and calls add_key for
+ * every name. Run on one rank of each replica. */
+moe_status trainer_save(const trainer *t, const char *dir, moe_status (*add_key)(void *arg, const char *key, moe_err *),
+                        void *arg, moe_err *err);
+/* Strict: every tensor there, of the right shape, and no other. with_optimizer 0: weights and router state only. */
+moe_status trainer_load(trainer *t, const char *dir, int with_optimizer, moe_err *err);
+
+/* Copies of gradients and master weights of one parameter by name, FP32 [count]; for tests and eval. -1 count: no such
+ * name. */
+int64_t trainer_read(const trainer *t, const char *name, int gradient, float *out, moe_err *err);
+/* Numbers of a name's elements, and the i-th name (NULL past the end). */
+const char *trainer_param_name(const trainer *t, uint32_t i, int64_t *count);
+
+#endif

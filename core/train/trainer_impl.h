@@ -1,0 +1,24 @@
+/* What trainer.c and state.c share. */
+#ifndef CORE_TRAIN_TRAINER_IMPL_H
+#define CORE_TRAIN_TRAINER_IMPL_H
+#include "train/trainer.h"
+
+enum { PROGRAM_TRAIN, PROGRAM_EVAL, PROGRAM_LOGITS, PROGRAMS };
+
+struct trainer {
+    trainer_cfg cfg;
+    mesh mesh;
+    parts *parts;
+    model *model;
+    void *dp_group;
+    uint32_t dp_rank, n_micro;
+    staging staging;
+    void *staging_block; /* host memory of the device, holds all of staging */
+    uint64_t staging_bytes;
+    program programs[PROGRAMS];
+    exec_lanes lanes;
+    void *arena;
+    uint64_t arena_bytes;
+};
+
+#endif
