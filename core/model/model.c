@@ -147,7 +147,7 @@ static void add_layer(table_builder *b, uint32_t l) {
 }
 
 static int64_t find(const model *m, uint32_t layer, const char *name) {
-    char full[96];
+    char full[112];
     snprintf(full, sizeof full, "layers.%u.%s", layer, name);
     return params_find(&m->params, full);
 }
@@ -164,7 +164,7 @@ static void find_layer(model *m, uint32_t l) {
                                  .shared_w1 = find(m, l, "shared.w1"),
                                  .shared_w2 = find(m, l, "shared.w2")};
     for (uint32_t i = 0; i < m->routers[l].needs.n_params; i++) {
-        char name[80];
+        char name[88];
         snprintf(name, sizeof name, "router.%s", m->routers[l].needs.params[i].name);
         m->routers[l].params[i] = (uint32_t)find(m, l, name);
     }

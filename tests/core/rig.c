@@ -1,0 +1,154 @@
+/* Plugins by dlopen, options from the published defaults. */
+#include "rig.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+rig_cfg rig_default(void) {
+    rig_cfg c = {.precision = "fp32", .world = 1, .threads = "1"};
+    c.trainer = (trainer_cfg){.model = {.layers = 2,
+                                        .dense_layers = 0,
+                                        .heads = 4,
+                                        .kv_heads = 2,
+                                        .head_dim = 8,
+                                        .experts = 4,
+                                        .top_k = 2,
+                                        .hidden = 32,
+                                        .vocab = 256,
+                                        .expert_ffn = 24,
+                                        .dense_ffn = 40,
+                                        .seq = 16,
+                                        .micro = 2,
+                                        .head_rows = 24,
+                                        .rope_theta = 10000,
+                                        .norm_eps = 1e-6F,
+                                        .init_std = 0.1F,
+                                        .seed = 3},
+                              .optimizer = {.kind = OPTIMIZER_SGD},
+                              .lr = {.schedule = LR_CONSTANT, .lr = 0.1, .total = 1000},
+                              .mesh = {.world = 1, .tp = 1, .cp = 1, .pp = 1, .etp = 1, .ep = 1},
+                              .programs = TRAINER_TRAIN | TRAINER_EVAL,
+                              .global = 4};
+    return c;
+}
+
+data_reader *rig_data(int64_t seq) {
+    char path[] = "/tmp/moehost-rig-XXXXXX";
+    int fd = mkstemp(path);
+    ck_assert_int_ge(fd, 0);
+    enum { BYTES = 20000 };
+    static unsigned char text[BYTES];
+    moe_random_key key = moe_random_key_make(11, MOE_RANDOM_DATA, "rig");
+    for (int i = 0; i < BYTES; i++) /* half of the bytes follow from the one before: something to learn */
+        text[i] = i % 2 ? (unsigned char)(text[i - 1] * 7 + 3)
+                        : (unsigned char)(97u + moe_random_words(key, (uint64_t)i, 0).v[0] % 26u);
+    ck_assert_int_eq(write(fd, text, BYTES), BYTES);
+    close(fd);
+    const char *const files[] = {path};
+    const data_config cfg = {.train = files, .n_train = 1, .valid_fraction = 0.2, .seq_len = seq, .seed = 5};
+    data_reader *out = NULL;
+    moe_err err = {.size = sizeof err};
+    moe_status status = data_open(&cfg, &out, &err);
+    unlink(path);
+    ck_assert_msg(!status, "%s", err.msg);
+    return out;
+}
+
+/* Options of a plugin: its defaults, then what the test changes. */
+static part_ref ref_of(const moe_desc *d, moe_kv *kv, const moe_kv *changes) {
+    for (uint32_t i = 0; i < d->n_options; i++) {
+        kv[i] = (moe_kv){d->options[i].key, d->options[i].dflt};
+        for (const moe_kv *c = changes; c && c->key; c++)
+            if (strcmp(c->key, kv[i].key) == 0) kv[i].value = c->value;
+    }
+    return (part_ref){d, d->vtable, kv, d->n_options};
+}
+
+static void log_line(void *arg, int32_t level, const char *part, const char *msg) {
+    (void)arg;
+    if (level == MOE_LOG_ERROR) fprintf(stderr, "%s: %s\n", part, msg);
+}
+
+moe_status rig_try_open(rig *r, const rig_cfg *cfg, rank_env *env, moe_err *err) {
+    *r = (rig){.data = rig_data(cfg->trainer.model.seq)};
+    const moe_kv device[] = {{"threads", cfg->threads}, {NULL, NULL}};
+    r->parts = (parts_cfg){.device = ref_of(plugin_open("device", "cpu"), r->kv[0], device),
+                           .comm = ref_of(plugin_open("comm", "threads"), r->kv[1], NULL),
+                           .scheduler = ref_of(plugin_open("scheduler", "serial"), NULL, NULL),
+                           .dispatcher = ref_of(plugin_open("dispatcher", "local"), r->kv[2], NULL),
+                           .precision = ref_of(plugin_open("precision", cfg->precision), r->kv[3], NULL),
+                           .routers = r->routers,
+                           .n_layers = cfg->trainer.model.layers,
+                           .rank = env ? env->rank : 0,
+                           .world = cfg->world,
+                           .bootstrap = env ? &env->bootstrap : NULL,
+                           .log = log_line};
+    if (cfg->scheduler) {
+        r->parts.scheduler.table = cfg->scheduler;
+        r->parts.scheduler.kv = cfg->scheduler_kv;
+        r->parts.scheduler.n_kv = cfg->n_scheduler_kv;
+    }
+    for (uint32_t l = 0; l < cfg->trainer.model.layers; l++)
+        r->routers[l] = ref_of(plugin_open("router", "topk"), r->kv[4], cfg->router);
+    trainer_cfg t = cfg->trainer;
+    t.data = r->data;
+    t.mesh.world = cfg->world;
+    moe_status status = trainer_create(&r->t, &t, &r->parts, err);
+    if (status) {
+        data_close(r->data);
+        *r = (rig){0};
+    }
+    return status;
+}
+
+static moe_status alone(void *ctx, const void *in, uint64_t bytes, void *out, moe_err *err) {
+    (void)ctx;
+    (void)err;
+    memcpy(out, in, bytes);
+    return MOE_OK;
+}
+
+void rig_open(rig *r, const rig_cfg *cfg, rank_env *env) {
+    moe_err err = {.size = sizeof err};
+    static const moe_bootstrap single = {.size = sizeof single, .world = 1, .all_gather = alone};
+    rank_env one = {.rank = 0, .world = 1, .bootstrap = single};
+    moe_status status = rig_try_open(r, cfg, env ? env : &one, &err);
+    ck_assert_msg(!status, "%s", err.msg);
+}
+
+void rig_close(rig *r) {
+    trainer_destroy(r->t);
+    data_close(r->data);
+    *r = (rig){0};
+}
+
+float *rig_tensors(const rig *r, int gradient, int64_t *count) {
+    int64_t n = 0, total = 0;
+    const char *name;
+    moe_err err = {.size = sizeof err};
+    for (uint32_t i = 0; trainer_param_name(r->t, i, &n); i++) total += n;
+    float *out = malloc((size_t)total * sizeof *out), *at = out;
+    ck_assert_ptr_nonnull(out);
+    for (uint32_t i = 0; (name = trainer_param_name(r->t, i, &n)); i++) {
+        ck_assert_msg(trainer_read(r->t, name, gradient, at, &err) == n, "%s", err.msg);
+        at += n;
+    }
+    *count = total;
+    return out;
+}
+
+double rig_difference(const rig *r, const float *a, const float *b) {
+    double worst = 0;
+    int64_t n = 0;
+    for (uint32_t i = 0; trainer_param_name(r->t, i, &n); i++) {
+        double diff = 0, size = 1e-30;
+        for (int64_t k = 0; k < n; k++, a++, b++) {
+            ck_assert(isfinite(*a) && isfinite(*b));
+            diff = fmax(diff, fabs((double)*a - (double)*b));
+            size = fmax(size, fabs((double)*b));
+        }
+        worst = fmax(worst, diff / size);
+    }
+    return worst;
+}

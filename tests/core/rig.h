@@ -1,0 +1,44 @@
+/* A whole rank for tests: a small model, the built plugins and a data reader over made-up text. */
+#ifndef TESTS_CORE_RIG_H
+#define TESTS_CORE_RIG_H
+#include <check.h>
+#include <train/trainer.h>
+
+#include "plugins/comm/ranks.h"
+
+typedef struct rig_cfg {
+    trainer_cfg trainer;
+    const char *precision;                /* "fp32", "bf16" */
+    uint32_t world;
+    const char *threads;                  /* compute threads of each rank */
+    moe_kv router[16];                    /* options that differ from the defaults; ends with key NULL */
+    const moe_scheduler_v0 *scheduler;    /* NULL = the built serial */
+    const moe_kv *scheduler_kv;           /* [n] for it */
+    uint64_t n_scheduler_kv;
+} rig_cfg;
+
+/* A model of 2 layers (first n dense), 4 experts, top-2, hidden 32, seq 16, on FP32, SGD, one rank. */
+rig_cfg rig_default(void);
+
+/* Made-up text, the same in every process; written once a test program into a temporary file. */
+data_reader *rig_data(int64_t seq);
+
+/* The trainer of one rank. env: from ranks_run, or NULL for one rank. parts are kept until rig_close. */
+typedef struct rig {
+    trainer *t;
+    data_reader *data;
+    parts_cfg parts;
+    part_ref routers[8];
+    moe_kv kv[5][24];
+} rig;
+void rig_open(rig *r, const rig_cfg *cfg, rank_env *env);
+/* As rig_open, but returns the error instead of failing the test. */
+moe_status rig_try_open(rig *r, const rig_cfg *cfg, rank_env *env, moe_err *err);
+void rig_close(rig *r);
+
+/* All gradients (or weights), in order of the table; owned by the caller (free). */
+float *rig_tensors(const rig *r, int gradient, int64_t *count);
+/* Largest |a - b| / largest |b| over whole tensors of the table. */
+double rig_difference(const rig *r, const float *a, const float *b);
+
+#endif
