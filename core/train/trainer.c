@@ -173,6 +173,10 @@ trainer_memory trainer_memory_of(const trainer *t) {
     return m;
 }
 
+const char *trainer_device_name(const trainer *t) {
+    return t->parts->device_info.name;
+}
+
 uint32_t trainer_nodes(const trainer *t) {
     return t->programs[PROGRAM_TRAIN].g ? t->programs[PROGRAM_TRAIN].g->n_nodes : 0;
 }

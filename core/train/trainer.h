@@ -49,6 +49,10 @@ moe_status trainer_eval(trainer *t, int64_t batches, double *loss, moe_err *err)
 /* Logits [micro * seq, vocab] of tokens [micro * seq], F32, into out; ids outside the vocabulary are MOE_E_DATA. */
 moe_status trainer_logits(trainer *t, const int32_t *tokens, float *out, moe_err *err);
 trainer_memory trainer_memory_of(const trainer *t);
+const char *trainer_device_name(const trainer *t); /* for people; lives as long as the trainer */
+/* [main] GFLOP/s of the best of several FP32 products of 1024^3 on the device, now; 0 = the device has no products.
+ * Takes about 0.1 s on two cores and 12 MiB for the time of the call (peak.c). */
+moe_status trainer_peak(trainer *t, double *gflops, moe_err *err);
 uint32_t trainer_nodes(const trainer *t); /* of the training program */
 /* Abort on behalf of the host: ends collective calls of all ranks. Any thread. */
 void trainer_abort(trainer *t, const char *reason);

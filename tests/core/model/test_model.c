@@ -1,5 +1,5 @@
-/* The whole model and its step: gradients by finite differences, invariance to the split of the batch, to ranks,
- * threads and order. */
+/* The whole model and its step: gradients by finite differences, invariance to the split of the batch, to ranks, to
+ * threads and to the order of nodes. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -15,6 +15,7 @@ static step_result one_step(rig *r, int64_t step) {
 
 START_TEST(loss_falls) {
     rig_cfg c = rig_default();
+    c.precision = _i ? "bf16" : "fp32";
     c.trainer.optimizer = (optimizer_cfg){OPTIMIZER_ADAMW, 0.9F, 0.95F, 1e-8F, 0.1F, 1};
     c.trainer.lr.lr = 3e-3;
     rig r;
@@ -27,11 +28,240 @@ START_TEST(loss_falls) {
 }
 END_TEST
 
+/* ---- gradients ---- */
+/* The variants whose whole backward is checked: experts alone, a dense layer first, shared expert, tied head. */
+static rig_cfg variant(int i) {
+    rig_cfg c = rig_default();
+    c.trainer.model.seq = 5; /* divides no block */
+    c.trainer.model.micro = 1;
+    c.trainer.global = 2;
+    c.trainer.model.head_rows = 3;
+    if (i == 1) c.trainer.model.dense_layers = 1, c.trainer.model.shared_ffn = 16;
+    if (i == 2) c.trainer.model.tied = 1, c.trainer.model.top_k = 4;
+    if (i == 3) c.trainer.model.experts = 0;
+    return c;
+}
+
+/* Gradient of a step at learning rate `lr` along the gradient itself: the loss must fall by lr * |g|^2 to first order.
+ * The weights move by SGD, so this differentiates the whole model in the one direction that shows every error. */
+START_TEST(gradient_is_the_slope) {
+    rig_cfg c = variant(_i);
+    c.trainer.lr.lr = 0; /* reads gradients, moves nothing */
+    rig r;
+    rig_open(&r, &c, NULL);
+    double loss = one_step(&r, 1).loss;
+    int64_t n = 0;
+    float *g = rig_tensors(&r, 1, &n);
+    double square = 0;
+    for (int64_t i = 0; i < n; i++) square += (double)g[i] * (double)g[i];
+    free(g);
+    rig_close(&r);
+    double slope[2];
+    for (int side = 0; side < 2; side++) {
+        const double eps = (side ? 1.0 : 0.5) * 4e-3 / sqrt(square);
+        c.trainer.lr.lr = eps;
+        rig_open(&r, &c, NULL);
+        one_step(&r, 1); /* the step that moves */
+        /* the same batch again: step 1's samples */
+        step_result after = one_step(&r, 1);
+        slope[side] = (loss - after.loss) / eps;
+        rig_close(&r);
+    }
+    double first_order = 2 * slope[0] - slope[1]; /* Richardson: the quadratic term cancels */
+    ck_assert_msg(fabs(first_order - square) < 0.01 * square, "variant %d: slope %g, |gradient|^2 %g", _i, first_order,
+                  square);
+}
+END_TEST
+
+/* Gradients of one step, at given ways of cutting the same global batch. */
+static float *gradients(const rig_cfg *c, double *loss, int64_t *n) {
+    rig r;
+    rig_open(&r, c, NULL);
+    *loss = one_step(&r, 1).loss;
+    float *g = rig_tensors(&r, 1, n);
+    rig_close(&r);
+    return g;
+}
+
+static double worst(const float *a, const float *b, int64_t n) {
+    double diff = 0, size = 0;
+    for (int64_t i = 0; i < n; i++) {
+        diff = fmax(diff, fabs((double)a[i] - (double)b[i]));
+        size = fmax(size, fabs((double)b[i]));
+    }
+    return diff / size;
+}
+
+/* Balance loss per sequence, so that a choice never sees how sequences are grouped. */
+static void with_balance(rig_cfg *c) {
+    c->router[0] = (moe_kv){"aux_coef", "0.02"};
+    c->router[1] = (moe_kv){"aux_scope", "sequence"};
+    c->router[2] = (moe_kv){"z_coef", "0.001"};
+}
+
+START_TEST(C022_one_microbatch_of_8_is_8_of_1) {
+    rig_cfg c = rig_default();
+    with_balance(&c);
+    c.trainer.global = 8;
+    c.trainer.model.micro = 8;
+    double loss[2];
+    int64_t n;
+    float *whole = gradients(&c, &loss[0], &n);
+    c.trainer.model.micro = 1;
+    float *ones = gradients(&c, &loss[1], &n);
+    ck_assert_msg(fabs(loss[0] - loss[1]) < 1e-5 * loss[0], "loss %.9g and %.9g", loss[0], loss[1]);
+    ck_assert_msg(worst(ones, whole, n) < 1e-5, "gradients differ by %g", worst(ones, whole, n));
+    free(whole);
+    free(ones);
+}
+END_TEST
+
+START_TEST(threads_change_no_bit) {
+    rig_cfg c = rig_default();
+    c.precision = _i ? "bf16" : "fp32";
+    c.trainer.model.seq = 70;
+    double loss[3];
+    int64_t n;
+    float *one = gradients(&c, &loss[0], &n);
+    for (int t = 2; t <= 3; t++) {
+        c.threads = t == 2 ? "2" : "3";
+        float *more = gradients(&c, &loss[t - 1], &n);
+        ck_assert(loss[t - 1] == loss[0]);
+        ck_assert(memcmp(one, more, (size_t)n * sizeof *one) == 0);
+        free(more);
+    }
+    free(one);
+}
+END_TEST
+
+/* ---- ranks ---- */
+typedef struct rank_case {
+    rig_cfg cfg;
+    float *gradients, *weights; /* of rank 0 */
+    double loss[5];
+    int64_t n;
+} rank_case;
+
+static void train_rank(rank_env *env) {
+    rank_case *c = env->arg;
+    rig r;
+    rig_open(&r, &c->cfg, env);
+    for (int i = 0; i < 5; i++) {
+        step_result out = one_step(&r, i + 1);
+        if (env->rank == 0) c->loss[i] = out.loss;
+    }
+    int64_t n;
+    float *g = rig_tensors(&r, 1, &n), *w = rig_tensors(&r, 0, &n);
+    if (env->rank == 0) {
+        c->gradients = g;
+        c->weights = w;
+        c->n = n;
+    } else {
+        free(g);
+        free(w);
+    }
+    rig_close(&r);
+}
+
+START_TEST(C026_data_parallel_ranks_are_one_rank) {
+    rank_case c[2] = {{.cfg = rig_default()}, {.cfg = rig_default()}};
+    for (int i = 0; i < 2; i++) {
+        with_balance(&c[i].cfg);
+        c[i].cfg.trainer.global = 8;
+        c[i].cfg.world = i ? (uint32_t)_i : 1;
+        ranks_run(c[i].cfg.world, train_rank, &c[i]);
+    }
+    for (int i = 0; i < 5; i++)
+        ck_assert_msg(fabs(c[0].loss[i] - c[1].loss[i]) < 1e-5 * c[0].loss[i], "step %d: loss %.9g and %.9g", i + 1,
+                      c[0].loss[i], c[1].loss[i]);
+    ck_assert_msg(worst(c[1].gradients, c[0].gradients, c[0].n) < 1e-5, "gradients differ by %g",
+                  worst(c[1].gradients, c[0].gradients, c[0].n));
+    ck_assert_msg(worst(c[1].weights, c[0].weights, c[0].n) < 1e-5, "weights differ");
+    for (int i = 0; i < 2; i++) free(c[i].gradients), free(c[i].weights);
+}
+END_TEST
+
+/* ---- order ---- */
+/* A scheduler that draws a random topological order; the seed is an option. */
+typedef struct shuffler {
+    uint64_t seed;
+} shuffler;
+
+static moe_status shuffle_create(const moe_scheduler_cfg *cfg, const moe_host *host, void **self, moe_err *err) {
+    (void)host;
+    shuffler *s = malloc(sizeof *s);
+    if (!s) return moe_fail(err, MOE_E_NOMEM, "out of memory");
+    s->seed = (uint64_t)moe_kv_int(cfg->kv, cfg->n_kv, "seed", 0);
+    *self = s;
+    return MOE_OK;
+}
+static moe_status shuffle_shape(const void *self, const moe_shape_in *in, moe_shape_out *out, moe_err *err) {
+    (void)in;
+    (void)err;
+    out->n_buckets = 1 + (uint32_t)(((const shuffler *)self)->seed % 5);
+    return MOE_OK;
+}
+static moe_status shuffle_order(const void *self, const moe_sched_view *v, uint32_t *order, moe_err *err) {
+    const shuffler *s = self;
+    uint32_t *ready = malloc((v->n_nodes + 1) * sizeof *ready), *left = calloc(v->n_nodes + 1, sizeof *left);
+    if (!ready || !left) return moe_fail(err, MOE_E_NOMEM, "out of memory");
+    uint32_t n_ready = 0;
+    moe_random_key key = moe_random_key_make(s->seed, MOE_RANDOM_SAMPLE, "order");
+    for (uint32_t i = 0; i < v->n_nodes; i++) {
+        left[i] = v->pred_start[i + 1] - v->pred_start[i];
+        if (!left[i]) ready[n_ready++] = i;
+    }
+    for (uint32_t at = 0; at < v->n_nodes; at++) {
+        uint32_t k = moe_random_words(key, at, 0).v[0] % n_ready, node = ready[k];
+        ready[k] = ready[--n_ready];
+        order[at] = node;
+        for (uint32_t i = node + 1; i < v->n_nodes; i++)
+            for (uint32_t e = v->pred_start[i]; e < v->pred_start[i + 1]; e++)
+                if (v->pred[e] == node && --left[i] == 0) ready[n_ready++] = i;
+    }
+    free(ready);
+    free(left);
+    return MOE_OK;
+}
+static const moe_scheduler_v0 shuffle_table = {
+    .size = sizeof shuffle_table, .create = shuffle_create, .destroy = free, .shape = shuffle_shape, .order = shuffle_order};
+
+START_TEST(every_topological_order_gives_the_same_bits) {
+    rig_cfg c = rig_default();
+    with_balance(&c);
+    c.trainer.model.shared_ffn = 16;
+    c.trainer.model.micro = 1;
+    c.trainer.global = 3;
+    double first = 0, loss = 0;
+    int64_t n;
+    float *serial = gradients(&c, &first, &n);
+    c.scheduler = &shuffle_table;
+    c.n_scheduler_kv = 1;
+    for (int seed = _i; seed < _i + 25; seed++) {
+        char text[16];
+        snprintf(text, sizeof text, "%d", seed);
+        const moe_kv kv = {"seed", text};
+        c.scheduler_kv = &kv;
+        float *other = gradients(&c, &loss, &n);
+        ck_assert_msg(loss == first, "seed %d: loss %.17g, not %.17g", seed, loss, first);
+        ck_assert_msg(memcmp(serial, other, (size_t)n * sizeof *serial) == 0, "seed %d: other gradients", seed);
+        free(other);
+    }
+    free(serial);
+}
+END_TEST
+
 int main(void) {
     Suite *s = suite_create("model");
     TCase *t = tcase_create("model");
     tcase_set_timeout(t, 300);
-    tcase_add_test(t, loss_falls);
+    tcase_add_loop_test(t, loss_falls, 0, 2);
+    tcase_add_loop_test(t, gradient_is_the_slope, 0, 4);
+    tcase_add_test(t, C022_one_microbatch_of_8_is_8_of_1);
+    tcase_add_loop_test(t, threads_change_no_bit, 0, 2);
+    tcase_add_loop_test(t, C026_data_parallel_ranks_are_one_rank, 2, 3);
+    tcase_add_loop_test(t, C026_data_parallel_ranks_are_one_rank, 4, 5);
+    for (int i = 0; i < 4; i++) tcase_add_loop_test(t, every_topological_order_gives_the_same_bits, 25 * i, 25 * i + 1);
     suite_add_tcase(s, t);
     SRunner *sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);

@@ -1,0 +1,13 @@
+/* Ranks as threads of this process: starts fn on each, gives it a bootstrap (moe/base.h) to meet the others, joins. */
+#ifndef HOST_RANKS_H
+#define HOST_RANKS_H
+#include <moe/base.h>
+
+/* One rank's work; returning a failure tells the bootstrap of the others, whose calls then fail with MOE_E_COMM. */
+typedef moe_status (*ranks_fn)(void *arg, uint32_t rank, const moe_bootstrap *bootstrap, moe_err *err);
+
+/* Runs world ranks and waits for all. *err gets the cause: the first failure that is not a mere MOE_E_COMM echo of
+ * another's, or the first of those. Rank 0 runs on a new thread too. [main] */
+moe_status ranks_run(uint32_t world, ranks_fn fn, void *arg, moe_err *err);
+
+#endif

@@ -1,0 +1,23 @@
+/* The directory of a run: recipe.ini, metrics.jsonl, ckpt/, and a lock that keeps a second process out. */
+#ifndef HOST_RUN_DIR_H
+#define HOST_RUN_DIR_H
+#include <moe/base.h>
+#include <stdint.h>
+
+enum { RUN_NEW, RUN_RESUME, RUN_OVERWRITE };
+
+typedef struct run_dir {
+    const char *path;
+    int lock;           /* descriptor, -1 = none */
+    int64_t first_step; /* to compute next: 1, or the checkpoint's + 1 */
+    char *checkpoint;   /* directory to load, NULL = none; owned */
+} run_dir;
+
+/* Makes the directory (and its parents), takes the lock, decides what a run that is already there means: RUN_NEW
+ * refuses it with MOE_E_ARG, RUN_RESUME finds the newest checkpoint (none: MOE_E_ARG), RUN_OVERWRITE removes it. */
+moe_status run_dir_open(run_dir *d, const char *path, int mode, moe_err *err);
+/* Writes recipe.ini, whole or not at all. */
+moe_status run_dir_write_recipe(const run_dir *d, const char *text, moe_err *err);
+void run_dir_close(run_dir *d);
+
+#endif

@@ -1,0 +1,24 @@
+/* Session: what a recipe and its plugins come to - everything that a run, a check or a generation needs, with no INI
+ * and no file search left in it. Made by wire.c. */
+#ifndef HOST_SESSION_H
+#define HOST_SESSION_H
+#include <parts/parts.h>
+#include <train/trainer.h>
+
+typedef struct session {
+    char name[128];
+    char out[4096]; /* run directory */
+    int64_t steps, log_every, eval_every, eval_batches;
+    int64_t ckpt_every, ckpt_keep;
+    uint32_t ranks;             /* threads to start */
+    trainer_cfg trainer;        /* programs and data as asked of wire */
+    parts_cfg parts;            /* rank and bootstrap are filled in for each rank */
+    part_ref *routers;          /* [layers] owned */
+    data_reader *data;          /* owned; NULL without data */
+    char *resolved;             /* text of the fully resolved recipe, owned */
+    struct wire_memory *memory; /* options and loader, owned */
+} session;
+
+void session_free(session *s);
+
+#endif

@@ -1,0 +1,212 @@
+/* What each rank does; rank 0 also writes. */
+#include "train_loop.h"
+
+#include <inttypes.h>
+#include <io/checkpoint.h>
+#include <io/fs.h>
+#include <math.h>
+#include <moe/options.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "metrics.h"
+#include "progress.h"
+#include "ranks.h"
+#include "stop.h"
+
+/* Shared by the ranks; written by rank 0 alone but for the atomics. */
+typedef struct loop {
+    session *s;
+    run_dir *dir;
+    const train_options *options;
+    metrics *metrics;
+    progress *progress;
+    double flops_per_token, peak_gflops;
+    atomic_llong peak_bytes; /* largest rank */
+    int signal_number;
+} loop;
+
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+__attribute__((format(printf, 2, 3))) static void say(loop *l, const char *format, ...) {
+    char text[512];
+    va_list ap;
+    va_start(ap, format);
+    vsnprintf(text, sizeof text, format, ap);
+    va_end(ap);
+    progress_message(l->progress, text);
+}
+
+/* ---- checkpoints ---- */
+static moe_status add_key(void *arg, const char *key, moe_err *err) {
+    return ckpt_add_key(arg, key, err);
+}
+
+/* What a resumed run must share with the one that wrote the checkpoint. */
+typedef struct identity {
+    char global[32], data[32];
+} identity;
+
+static identity identity_of(const session *s) {
+    identity id;
+    snprintf(id.global, sizeof id.global, "%" PRId64, s->trainer.global);
+    snprintf(id.data, sizeof id.data, "%016" PRIx64, data_hash(s->data));
+    return id;
+}
+
+static moe_status save(loop *l, trainer *t, int64_t step, moe_err *err) {
+    identity id = identity_of(l->s);
+    ckpt *c = NULL;
+    moe_status status = ckpt_begin(l->dir->path, step, &c, err);
+    if (status) return status;
+    status = trainer_save(t, ckpt_path(c), add_key, c, err);
+    if (!status) status = ckpt_set(c, "recipe", l->s->resolved, err);
+    if (!status) status = ckpt_set(c, "global", id.global, err);
+    if (!status) status = ckpt_set(c, "data", id.data, err);
+    if (!status)
+        status = ckpt_commit(c, err);
+    else
+        ckpt_abort(c);
+    if (!status) status = metrics_sync(l->metrics, err);
+    if (!status && l->s->ckpt_keep) status = ckpt_prune(l->dir->path, l->s->ckpt_keep, err);
+    return status;
+}
+
+static moe_status load(loop *l, trainer *t, moe_err *err) {
+    identity id = identity_of(l->s);
+    ckpt_view *view = NULL;
+    moe_status status = ckpt_open(l->dir->checkpoint, &view, err);
+    if (status) return status;
+    const char *global = ckpt_get(view, "global"), *data = ckpt_get(view, "data");
+    if (!global || strcmp(global, id.global))
+        status = fs_fail(err, MOE_E_ARG, l->dir->checkpoint, "was written with [batch] global = %s, the recipe has %s",
+                         global ? global : "?", id.global);
+    else if (!data || strcmp(data, id.data))
+        status = fs_fail(err, MOE_E_ARG, l->dir->checkpoint, "was written with other training data");
+    ckpt_close(view);
+    return status ? status : trainer_load(t, l->dir->checkpoint, 1, err);
+}
+
+/* ---- one rank ---- */
+static int due(int64_t step, int64_t every) {
+    return every > 0 && step % every == 0;
+}
+
+static void fill_row(const loop *l, int64_t step, const step_result *r, double took, metrics_row *row) {
+    *row = (metrics_row){.step = step};
+    double gflops = l->flops_per_token * (double)r->tokens / took * 1e-9;
+    METRICS_SET(row, tokens, step * l->s->trainer.global * l->s->trainer.model.seq);
+    METRICS_SET(row, loss, r->loss);
+    METRICS_SET(row, lr, r->lr);
+    METRICS_SET(row, grad_norm, r->grad_norm);
+    METRICS_SET(row, step_ms, took * 1e3);
+    METRICS_SET(row, tokens_per_s, (double)r->tokens / took);
+    METRICS_SET(row, model_gflops, gflops);
+    if (l->peak_gflops > 0) METRICS_SET(row, mfu, gflops / l->peak_gflops);
+    METRICS_SET(row, peak_bytes, (int64_t)atomic_load(&l->peak_bytes));
+    if (!l->s->trainer.model.experts) return;
+    METRICS_SET(row, dropped, 0);
+    METRICS_SET(row, imbalance, r->imbalance);
+    METRICS_SET(row, dead, r->dead);
+    if (!isnan(r->aux_loss)) METRICS_SET(row, aux_loss, r->aux_loss);
+    if (!isnan(r->z_loss)) METRICS_SET(row, z_loss, r->z_loss);
+    if (!isnan(r->router_entropy)) METRICS_SET(row, router_entropy, r->router_entropy);
+}
+
+static moe_status publish(loop *l, const metrics_row *row, moe_err *err) {
+    progress_step(l->progress, row);
+    return metrics_write(l->metrics, row, err);
+}
+
+static moe_status steps(loop *l, trainer *t, uint32_t rank, moe_err *err) {
+    const session *s = l->s;
+    moe_status status = MOE_OK;
+    int stop = 0;
+    for (int64_t step = l->dir->first_step; step <= s->steps && !status && !stop; step++) {
+        step_result r;
+        metrics_row row;
+        double begin = seconds();
+        int asked = stop_requested();
+        status = trainer_step(t, step, asked != 0, &r, err);
+        if (status) break;
+        fill_row(l, step, &r, seconds() - begin, &row);
+        stop = r.stop;
+        int last = step == s->steps || stop;
+        if (s->eval_batches > 0 && !stop && (due(step, s->eval_every) || last)) {
+            status = trainer_eval(t, s->eval_batches, &row.val_loss, err);
+            METRICS_SET(&row, val_loss, row.val_loss);
+        }
+        if (rank || status) continue;
+        status = publish(l, &row, err);
+        if (!status && (last || due(step, s->ckpt_every))) status = save(l, t, step, err);
+        if (stop) l->signal_number = stop_requested();
+    }
+    return status;
+}
+
+static void introduce(loop *l, const trainer *t) {
+    const session *s = l->s;
+    const trainer_memory m = trainer_memory_of(t);
+    int64_t total = 0, n = 0;
+    for (uint32_t i = 0; trainer_param_name(t, i, &n); i++) total += n;
+    say(l, "%s: %.2f M parameters, %u nodes a step, %.1f MiB a rank (%.1f weights and optimiser, %.1f step)", s->name,
+        (double)total * 1e-6, trainer_nodes(t), (double)m.total / 1048576, (double)m.params / 1048576,
+        (double)m.arena / 1048576);
+    say(l, "device: %s; product peak %.0f GFLOP/s; data: %" PRId64 " training windows, %" PRId64 " for validation",
+        trainer_device_name(t), l->peak_gflops, data_count_windows(s->data, DATA_TRAIN),
+        data_count_windows(s->data, DATA_VALID));
+    if (l->dir->first_step > 1)
+        say(l, "resuming after step %" PRId64 " from %s", l->dir->first_step - 1, l->dir->checkpoint);
+}
+
+static void note_peak(loop *l, uint64_t bytes) {
+    long long seen = atomic_load(&l->peak_bytes);
+    while ((long long)bytes > seen && !atomic_compare_exchange_weak(&l->peak_bytes, &seen, (long long)bytes)) {
+    }
+}
+
+static moe_status run_rank(void *arg, uint32_t rank, const moe_bootstrap *bootstrap, moe_err *err) {
+    loop *l = arg;
+    parts_cfg with = l->s->parts;
+    with.rank = rank;
+    with.world = l->s->ranks;
+    with.bootstrap = bootstrap;
+    trainer *t = NULL;
+    moe_status status = trainer_create(&t, &l->s->trainer, &with, err);
+    if (status) return status;
+    note_peak(l, trainer_memory_of(t).total);
+    if (!rank) status = trainer_peak(t, &l->peak_gflops, err);
+    if (!status && l->dir->checkpoint) status = load(l, t, err);
+    if (!status && !rank) introduce(l, t);
+    if (!status) status = steps(l, t, rank, err);
+    if (status) trainer_abort(t, err->msg);
+    trainer_destroy(t);
+    return status;
+}
+
+/* ---- the whole ---- */
+moe_status train_loop(session *s, run_dir *dir, const train_options *o, int *signal_number, moe_err *err) {
+    loop l = {.s = s, .dir = dir, .options = o, .flops_per_token = model_flops_per_token(&s->trainer.model)};
+    char *path = fs_join(dir->path, "metrics.jsonl");
+    const progress_config p = {.fd = STDOUT_FILENO,
+                               .message_fd = STDOUT_FILENO,
+                               .quiet = o->quiet,
+                               .total = s->steps,
+                               .log_every = s->log_every};
+    moe_status status =
+        path ? metrics_open(path, dir->first_step, &l.metrics, err) : moe_fail(err, MOE_E_NOMEM, "out of memory");
+    if (!status) status = progress_create(&p, &l.progress, err);
+    if (!status) status = ranks_run(s->ranks, run_rank, &l, err);
+    progress_finish(l.progress);
+    metrics_close(l.metrics);
+    free(path);
+    *signal_number = l.signal_number;
+    return status;
+}

@@ -1,0 +1,112 @@
+/* moe.router_linear/0: logits of a router, always in FP32 (a BF16 product moves tokens to other experts). The weight
+ * gradient has few elements and many rows to sum: its rows are cut into blocks of a fixed size, each block's product
+ * goes to its own part of the workspace, and the parts are added in order. */
+#include "product.h"
+
+#define OP MOE_OP_ROUTER_LINEAR
+
+enum { BLOCK_ROWS = 512, MOST_BLOCKS = 16 };
+enum { SUM_BLOCK = 4096 }; /* elements of dw that one piece sums */
+
+typedef struct router_sizes {
+    int64_t t, h, e;
+    int64_t blocks; /* of rows in dw */
+} router_sizes;
+
+/* Few blocks of rows where dw alone has tiles enough. */
+static int64_t count_blocks(int64_t t, int64_t e, int64_t h) {
+    int64_t tiles = cpu_blocks(e, 256) * cpu_blocks(h, 256);
+    int64_t wanted = tiles > 0 ? cpu_blocks(MOST_BLOCKS, tiles) : 1;
+    int64_t blocks = cpu_min(wanted, cpu_blocks(t, BLOCK_ROWS));
+    return blocks > 0 ? blocks : 1;
+}
+
+/* x, w and logits (forward: out; backward: dlogits) agree. */
+static moe_status check(const moe_tensor *x, const moe_tensor *w, const moe_tensor *logits, const char *logits_name,
+                        router_sizes *z, moe_err *err) {
+    moe_status s = cpu_want(x, OP, "x", CPU_ACT, 2, CPU_SHAPE(CPU_ANY, CPU_ANY), err);
+    if (s != MOE_OK) return s;
+    s = cpu_want(w, OP, "w", MOE_F32, 2, CPU_SHAPE(CPU_ANY, x->shape[1]), err);
+    if (s != MOE_OK) return s;
+    *z = (router_sizes){.t = x->shape[0], .h = x->shape[1], .e = w->shape[0]};
+    z->blocks = count_blocks(z->t, z->e, z->h);
+    return cpu_want(logits, OP, logits_name, MOE_F32, 2, CPU_SHAPE(z->t, z->e), err);
+}
+
+static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64_t *workspace, moe_err *err) {
+    (void)dev;
+    router_sizes z;
+    moe_status s = cpu_want_lists(a, OP, 2, 2, 1, 1, err);
+    if (s == MOE_OK) s = check(&a->in[0], &a->in[1], &a->out[0], "logits", &z, err);
+    if (s != MOE_OK) return s;
+    *saved = 0;
+    *workspace = z.blocks > 1 ? (uint64_t)(z.blocks * z.e * z.h) * sizeof(float) : 0;
+    return MOE_OK;
+}
+
+/* A product over all rows, or (blocks > 1) over blocks of rows as groups. */
+static moe_status run(cpu_device *dev, product *p, int64_t rows, int64_t blocks, moe_err *err) {
+    int64_t begin[MOST_BLOCKS], count[MOST_BLOCKS], first[MOST_BLOCKS + 1];
+    int64_t size = cpu_blocks(rows, blocks);
+    for (int64_t i = 0; i < blocks; i++) {
+        begin[i] = cpu_min(rows, i * size);
+        count[i] = cpu_min(size, rows - begin[i]);
+    }
+    p->groups = blocks;
+    p->begin = begin;
+    p->count = count;
+    p->first = first;
+    return product_run(dev, p, OP, err);
+}
+
+static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
+    router_sizes z;
+    moe_status s = cpu_want_lists(a, OP, 2, 2, 1, 1, err);
+    if (s == MOE_OK) s = check(&a->in[0], &a->in[1], &a->out[0], "logits", &z, err);
+    if (s != MOE_OK) return s;
+    product p = {.role = MOE_FPROP, .n = z.e, .k = z.h, .a = a->in[0], .b = a->in[1], .out = a->out[0]};
+    return run(dev, &p, z.t, 1, err);
+}
+
+/* ---- dw ---- */
+typedef struct partial_sums {
+    const float *parts; /* [blocks, elements] */
+    float *dw;          /* [elements] */
+    int64_t blocks, elements;
+} partial_sums;
+static void add_parts(void *arg, int64_t i, cpu_worker *w) {
+    const partial_sums *p = arg;
+    int64_t end = cpu_min(p->elements, (i + 1) * SUM_BLOCK);
+    (void)w;
+    for (int64_t b = 0; b < p->blocks; b++)
+        for (int64_t j = i * SUM_BLOCK; j < end; j++) p->dw[j] += p->parts[b * p->elements + j];
+}
+
+static moe_status weight_gradient(cpu_device *dev, const moe_op_args *a, const router_sizes *z, moe_err *err) {
+    product p = {.role = MOE_WGRAD, .n = z->e, .k = z->h, .a = a->in[0], .b = a->in[1], .out = a->out[1]};
+    p.accumulate = z->blocks == 1;
+    if (z->blocks > 1 && !a->workspace) return moe_fail(err, MOE_E_ARG, OP ": workspace is NULL");
+    if (z->blocks > 1) p.out.data = a->workspace;
+    moe_status s = run(dev, &p, z->t, z->blocks, err);
+    if (s != MOE_OK || z->blocks == 1) return s;
+    partial_sums sums = {a->workspace, a->out[1].data, z->blocks, z->e * z->h};
+    cpu_run(dev, cpu_blocks(sums.elements, SUM_BLOCK), add_parts, &sums);
+    return MOE_OK;
+}
+
+static moe_status backward(void *dev, const moe_op_args *a, moe_err *err) {
+    router_sizes z;
+    moe_status s = cpu_want_lists(a, OP, 3, 3, 2, 2, err);
+    if (s == MOE_OK) s = check(&a->in[1], &a->in[2], &a->in[0], "dlogits", &z, err);
+    if (s == MOE_OK) s = cpu_want(&a->out[0], OP, "dx", a->in[1].dtype, 2, CPU_SHAPE(z.t, z.h), err);
+    if (s == MOE_OK) s = cpu_want(&a->out[1], OP, "dw", MOE_F32, 2, CPU_SHAPE(z.e, z.h), err);
+    if (s != MOE_OK) return s;
+    product p = {.role = MOE_DGRAD, .accumulate = 1, .n = z.e, .k = z.h};
+    p.a = a->in[0];
+    p.b = a->in[2];
+    p.out = a->out[0];
+    s = run(dev, &p, z.t, 1, err);
+    return s == MOE_OK ? weight_gradient(dev, a, &z, err) : s;
+}
+
+const moe_op CPU_OP(router_linear) = {sizeof(moe_op), 0, OP, sizes, forward, backward};

@@ -1,0 +1,53 @@
+/* moe.sgd/0: the plain step, on flat FP32 master weights; what parity of gradients is tested with. */
+#include "args.h"
+
+static const char op[] = MOE_OP_SGD;
+
+typedef struct sgd_call {
+    const float *grad; /* [n] */
+    float *w;          /* [n] */
+    uint16_t *copy;    /* [n] BF16, or NULL */
+    int64_t n;
+    float coef, lr, decay;
+} sgd_call;
+
+static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64_t *workspace, moe_err *err) {
+    (void)dev;
+    moe_status s = cpu_want_lists(a, op, 3, 3, 1, 2, err);
+    if (s == MOE_OK) s = cpu_want_attr(a, op, sizeof(moe_adamw_attr), err);
+    if (s == MOE_OK) s = cpu_want(&a->in[0], op, "grad", MOE_F32, 1, CPU_SHAPE(CPU_ANY), err);
+    if (s == MOE_OK) s = cpu_want(&a->in[1], op, "hyper", MOE_F32, 1, CPU_SHAPE(4), err);
+    if (s == MOE_OK) s = cpu_want(&a->in[2], op, "stats", MOE_F32, 1, CPU_SHAPE(2), err);
+    if (s == MOE_OK) s = cpu_want(&a->out[0], op, "w", MOE_F32, 1, a->in[0].shape, err);
+    const moe_tensor *copy = s == MOE_OK ? cpu_optional(a->out, a->n_out, 1) : NULL;
+    if (copy) s = cpu_want(copy, op, "copy", MOE_BF16, 1, a->in[0].shape, err);
+    if (s != MOE_OK) return s;
+    *saved = *workspace = 0;
+    return MOE_OK;
+}
+
+static void step_block(void *arg, int64_t piece, cpu_worker *worker) {
+    const sgd_call c = *(const sgd_call *)arg;
+    (void)worker;
+    int64_t from = piece * CPU_PIECE_ELEMENTS, n = cpu_min(c.n - from, CPU_PIECE_ELEMENTS);
+    const float *restrict grad = c.grad + from;
+    float *restrict w = c.w + from;
+    for (int64_t i = 0; i < n; i++) w[i] -= c.lr * (c.coef * grad[i] + c.decay * w[i]);
+    if (c.copy) cpu_to_bf16_n(c.copy + from, w, n);
+}
+
+static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
+    (void)err;
+    const moe_tensor *copy = cpu_optional(a->out, a->n_out, 1);
+    const float *hyper = a->in[1].data, *stats = a->in[2].data; /* {lr, c1, c2, 0}, {norm, coef} */
+    if (isnan(stats[1])) return MOE_OK;                         /* the gradient is not finite: the step is skipped */
+    sgd_call c = {.grad = a->in[0].data, .w = a->out[0].data, .copy = copy ? copy->data : NULL};
+    c.n = a->in[0].shape[0];
+    c.coef = stats[1];
+    c.lr = hyper[0];
+    c.decay = ((const moe_adamw_attr *)a->attr)->weight_decay;
+    cpu_run(dev, cpu_blocks(c.n, CPU_PIECE_ELEMENTS), step_block, &c);
+    return MOE_OK;
+}
+
+const moe_op CPU_OP(sgd) = {sizeof(moe_op), 0, op, sizes, forward, NULL};

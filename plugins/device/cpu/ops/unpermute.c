@@ -1,0 +1,84 @@
+/* moe.unpermute/0: sums the rows of a token's slots, in slot order and in FP32, and brings a scalar of each row back to
+ * its slot. */
+#include "args.h"
+
+static const char op[] = MOE_OP_UNPERMUTE;
+enum { COLUMNS = 4096 };
+
+typedef struct unpermute_call {
+    const moe_tensor *y, *x; /* [N,h] act, [T,h] act */
+    const int64_t *slot_row; /* [T,k] */
+    const float *row_scalar; /* [N], or NULL */
+    float *slot_scalar;      /* [T,k], or NULL */
+    int64_t tokens, width, k, block;
+} unpermute_call;
+
+static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64_t *workspace, moe_err *err) {
+    (void)dev;
+    moe_status s = cpu_want_lists(a, op, 2, 3, 1, 2, err);
+    if (s == MOE_OK) s = cpu_want_attr(a, op, sizeof(moe_permute_attr), err);
+    if (s == MOE_OK) s = cpu_want(&a->in[0], op, "y", CPU_ACT, 2, CPU_SHAPE(CPU_ANY, CPU_ANY), err);
+    if (s != MOE_OK) return s;
+    const moe_tensor *from = cpu_optional(a->in, a->n_in, 2), *to = cpu_optional(a->out, a->n_out, 1);
+    int64_t k = ((const moe_permute_attr *)a->attr)->k;
+    if (k < 1) return moe_fail(err, MOE_E_ARG, "%s: k is 0", op);
+    if (!from != !to) return moe_fail(err, MOE_E_ARG, "%s: slot_scalar is given exactly where row_scalar is", op);
+    s = cpu_want(&a->in[1], op, "slot_row", MOE_I64, 2, CPU_SHAPE(CPU_ANY, k), err);
+    if (s != MOE_OK) return s;
+    int64_t rows = a->in[0].shape[0], width = a->in[0].shape[1], tokens = a->in[1].shape[0];
+    s = cpu_want(&a->out[0], op, "x", a->in[0].dtype, 2, CPU_SHAPE(tokens, width), err);
+    if (s == MOE_OK && from) s = cpu_want(from, op, "row_scalar", MOE_F32, 1, CPU_SHAPE(rows), err);
+    if (s == MOE_OK && to) s = cpu_want(to, op, "slot_scalar", MOE_F32, 2, CPU_SHAPE(tokens, k), err);
+    if (s == MOE_OK && a->rows) s = cpu_want_rows(a, op, rows, err);
+    if (s != MOE_OK) return s;
+    *saved = *workspace = 0;
+    return MOE_OK;
+}
+
+/* x[t] in columns [from, from + n) */
+static void sum_slots(const unpermute_call *c, int64_t t, int64_t from, int64_t n, float *room) {
+    int64_t at = cpu_row_at(t, c->width) + from;
+    float *restrict x = cpu_store_begin(c->x, at, room); /* [n] */
+    memset(x, 0, (size_t)n * sizeof(float));
+    for (int64_t j = 0; j < c->k; j++) {
+        int64_t row = c->slot_row[t * c->k + j];
+        if (row < 0) continue;
+        const float *restrict y = cpu_load(c->y, cpu_row_at(row, c->width) + from, n, room + COLUMNS); /* [n] */
+        for (int64_t i = 0; i < n; i++) x[i] += y[i];
+    }
+    cpu_store_end(c->x, at, n, x);
+}
+
+static void sum_tokens(void *arg, int64_t piece, cpu_worker *w) {
+    const unpermute_call *c = arg;
+    int64_t end = cpu_min(c->tokens, (piece + 1) * c->block);
+    for (int64_t t = piece * c->block; t < end; t++) {
+        for (int64_t from = 0; from < c->width; from += COLUMNS)
+            sum_slots(c, t, from, cpu_min(c->width - from, COLUMNS), w->scratch);
+        for (int64_t j = t * c->k; c->slot_scalar && j < (t + 1) * c->k; j++)
+            c->slot_scalar[j] = c->slot_row[j] < 0 ? 0.0f : c->row_scalar[c->slot_row[j]];
+    }
+}
+
+static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
+    const moe_tensor *from = cpu_optional(a->in, a->n_in, 2), *to = cpu_optional(a->out, a->n_out, 1);
+    unpermute_call c = {.y = &a->in[0], .x = &a->out[0], .slot_row = a->in[1].data};
+    c.row_scalar = from ? from->data : NULL;
+    c.slot_scalar = to ? to->data : NULL;
+    c.tokens = a->in[1].shape[0];
+    c.k = a->in[1].shape[1];
+    c.width = a->in[0].shape[1];
+    c.block = cpu_piece_rows(c.width);
+    int64_t rows = a->in[0].shape[0];
+    moe_status s = a->rows ? cpu_rows_read(a->rows, op, &rows, err) : MOE_OK;
+    if (s != MOE_OK) return s;
+    int64_t bad = cpu_find_i64(c.slot_row, c.tokens * c.k, -1, rows);
+    if (bad >= 0)
+        return moe_fail(err, MOE_E_DATA, "%s: token %lld slot %lld has row %lld, want -1..%lld", op,
+                        (long long)(bad / c.k), (long long)(bad % c.k), (long long)c.slot_row[bad],
+                        (long long)rows - 1);
+    cpu_run(dev, cpu_blocks(c.tokens, c.block), sum_tokens, &c);
+    return MOE_OK;
+}
+
+const moe_op CPU_OP(unpermute) = {sizeof(moe_op), 0, op, sizes, forward, NULL};

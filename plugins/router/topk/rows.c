@@ -1,0 +1,217 @@
+/* Row arithmetic of router "topk" in vectors of eight floats (GNU vector types: the compiler makes SSE, NEON or plain
+ * code of them). rows_avx2.c compiles this file a second time, for AVX2 without fused multiply-add: same bits. */
+#include "rows.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef float v8f __attribute__((vector_size(32)));
+typedef int32_t v8i __attribute__((vector_size(32)));
+
+static inline v8f splat(float a) {
+    return (v8f){a, a, a, a, a, a, a, a};
+}
+static inline v8f load8(const float *p) {
+    v8f v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+static inline void store8(float *p, v8f v) {
+    memcpy(p, &v, sizeof v);
+}
+static inline v8f pick(v8i where, v8f yes, v8f no) {
+    return (v8f)(((v8i)yes & where) | ((v8i)no & ~where));
+}
+static inline float sum8(v8f a) {
+    return ((a[0] + a[1]) + (a[2] + a[3])) + ((a[4] + a[5]) + (a[6] + a[7]));
+}
+static inline float max8(v8f a) {
+    float max = a[0];
+    for (int i = 1; i < 8; i++) max = a[i] > max ? a[i] : max;
+    return max;
+}
+
+#define EXP_LEAST -88.0f /* exp of this and of all below is 0: its power of two, 2^-127, is made as 0 */
+
+static inline v8f clamp(v8f x) {
+    return pick(x < splat(EXP_LEAST), splat(EXP_LEAST), x);
+}
+
+/* exp(x), EXP_LEAST <= x <= 0: x = n ln 2 + r, |r| <= ln 2 / 2, Taylor to r^7 (error below 1e-8), times 2^n. */
+static inline v8f exp8(v8f x) {
+    const v8f magic = splat(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer, kept in the low bits */
+    v8f z = x * splat(1.44269504f) + magic;
+    v8f n = z - magic;
+    v8f r = (x - n * splat(0.693359375f)) - n * splat(-2.12194440e-4f);
+    v8f p = splat(1.0f / 5040.0f);
+    p = p * r + splat(1.0f / 720.0f);
+    p = p * r + splat(1.0f / 120.0f);
+    p = p * r + splat(1.0f / 24.0f);
+    p = p * r + splat(1.0f / 6.0f);
+    p = p * r + splat(0.5f);
+    p = p * (r * r) + r + splat(1.0f);
+    v8i power = ((v8i)z - (v8i)magic + 127) << 23;
+    return p * (v8f)power;
+}
+
+/* log(a), 0.5 <= a <= 1: -2 artanh(z), z = (1 - a) / (1 + a) <= 1/3, odd series to z^13. */
+static inline v8f log8(v8f a) {
+    v8f z = (splat(1.0f) - a) / (splat(1.0f) + a), s = z * z;
+    v8f p = splat(1.0f / 13.0f);
+    p = p * s + splat(1.0f / 11.0f);
+    p = p * s + splat(1.0f / 9.0f);
+    p = p * s + splat(1.0f / 7.0f);
+    p = p * s + splat(1.0f / 5.0f);
+    p = p * s + splat(1.0f / 3.0f);
+    p = p * s + splat(1.0f);
+    return splat(-2.0f) * z * p;
+}
+
+static int row_load(const float *in, int64_t n, float *x, float *max) {
+    int64_t padded = row_padded(n);
+    memcpy(x, in, (size_t)n * sizeof *x);
+    for (int64_t i = n; i < padded; i++) x[i] = x[n - 1];
+    v8f top = load8(x);
+    v8i bad = {0};
+    for (int64_t i = 0; i < padded; i += 8) {
+        v8f v = load8(x + i);
+        bad |= ((v8i)v & 0x7fffffff) > 0x7f7fffff; /* exponent all ones */
+        top = pick(v > top, v, top);
+    }
+    for (int64_t i = n; i < padded; i++) x[i] = -INFINITY;
+    *max = max8(top);
+    return (bad[0] | bad[1] | bad[2] | bad[3] | bad[4] | bad[5] | bad[6] | bad[7]) == 0;
+}
+
+/* Insertion into a sorted list: only values above the k-th are moved, few after the first rounds. */
+static void insert_all(const float *x, int64_t n, int64_t k, float *val, int32_t *id) {
+    for (int64_t i = 0; i < n; i++) {
+        float v = x[i];
+        if (i >= k && v <= val[k - 1]) continue;
+        int64_t j = i < k ? i : k - 1;
+        for (; j > 0 && val[j - 1] < v; j--) {
+            val[j] = val[j - 1];
+            id[j] = id[j - 1];
+        }
+        val[j] = v;
+        id[j] = (int32_t)i;
+    }
+}
+
+#define GROUPS 16
+#define CANDIDATES 64
+
+/* A value that at least k <= GROUPS of x [n] reach: the k-th largest of the maxima of x[i], i % GROUPS = g. n is a
+ * multiple of GROUPS. */
+static float lower_bound(const float *x, int64_t n, int64_t k) {
+    v8f top[GROUPS / 8];
+    v8i reach[GROUPS / 8] = {{0}};
+    for (int g = 0; g < GROUPS / 8; g++) top[g] = load8(x + 8 * g);
+    for (int64_t i = GROUPS; i < n; i += GROUPS)
+        for (int g = 0; g < GROUPS / 8; g++) {
+            v8f v = load8(x + i + 8 * g);
+            top[g] = pick(v > top[g], v, top[g]);
+        }
+    for (int j = 0; j < GROUPS; j++) /* reach: minus the number of maxima that are as large */
+        for (int g = 0; g < GROUPS / 8; g++) reach[g] += splat(top[j / 8][j % 8]) >= top[g];
+    v8f bound = splat(-INFINITY);
+    for (int g = 0; g < GROUPS / 8; g++) {
+        v8f v = pick(reach[g] <= -(int32_t)k, top[g], bound);
+        bound = pick(v > bound, v, bound);
+    }
+    return max8(bound);
+}
+
+/* Writes each of x[at[i]], i < n, to its rank among them if that is below k; equal ones in order of i. n is at most
+ * CANDIDATES. Branch-free where a sort would guess: the ranks of eight at a time, against all others. */
+static void rank_all(const float *x, const int32_t *at, int64_t n, int64_t k, float *val, int32_t *id) {
+    float v[CANDIDATES];
+    int32_t rank[CANDIDATES];
+    for (int64_t i = 0; i < n; i++) v[i] = x[at[i]];
+    for (int64_t i = n; i < row_padded(n); i++) v[i] = -INFINITY;
+    for (int64_t i = 0; i < n; i += 8) {
+        v8f mine = load8(v + i);
+        v8i above = {0}, self = (v8i){0, 1, 2, 3, 4, 5, 6, 7} + (int32_t)i;
+        for (int64_t j = 0; j < n; j++) above -= (splat(v[j]) > mine) | ((splat(v[j]) == mine) & (self > (int32_t)j));
+        memcpy(rank + i, &above, sizeof above);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        if (rank[i] >= k) continue;
+        val[rank[i]] = v[i];
+        id[rank[i]] = at[i];
+    }
+}
+
+/* Usual sizes: collect the few values that reach a lower bound of the k-th, then rank these. */
+static void row_top(const float *x, int64_t n, int64_t k, float *val, int32_t *id) {
+    int32_t at[CANDIDATES + 1];
+    int64_t found = 0;
+    if (k <= GROUPS && n > GROUPS && n % GROUPS == 0) {
+        float bound = lower_bound(x, n, k);
+        for (int64_t i = 0; i < n; i++) {
+            at[found < CANDIDATES ? found : CANDIDATES] = (int32_t)i;
+            found += x[i] >= bound;
+        }
+    }
+    if (found >= k && found <= CANDIDATES)
+        rank_all(x, at, found, k, val, id);
+    else
+        insert_all(x, n, k, val, id);
+}
+
+static float row_exp(const float *x, int64_t n, float max, float *e) {
+    v8f sum = splat(0);
+    for (int64_t i = 0; i < n; i += 8) {
+        v8f v = exp8(clamp(load8(x + i) - splat(max)));
+        store8(e + i, v);
+        sum += v;
+    }
+    return sum8(sum);
+}
+
+/* With m = min(max, 0) and c = exp(m): u = exp(x - m) for x < 0, exp(-x) else (then m = 0), and 1 + u c = 1 +
+ * exp(-|x|). sigmoid(x) / c = u / (1 + u c) for x < 0, 1 / (1 + u c) else; 1 - sigmoid(x) the other way round. */
+static float row_sigmoid(const float *x, int64_t n, float max, float *r, float *q) {
+    v8f c = splat(row_unit(max)), m = splat(max < 0 ? max : 0), one = splat(1.0f), sum = splat(0);
+    for (int64_t i = 0; i < n; i += 8) {
+        v8f v = load8(x + i);
+        v8i below = v < splat(0);
+        v8f u = exp8(clamp(pick(below, v - m, -v)));
+        v8f inv = one / (one + u * c), share = u * inv;
+        v8f s = pick(below, share, inv);
+        store8(r + i, s);
+        store8(q + i, pick(below, inv, share));
+        sum += s;
+    }
+    return sum8(sum);
+}
+
+static float row_dot(const float *p, const float *g, int64_t n) {
+    v8f sum = splat(0);
+    for (int64_t i = 0; i < n; i += 8) sum += load8(p + i) * load8(g + i);
+    return sum8(sum);
+}
+
+/* log P = (x - max) - log sum */
+static double row_exp_entropy(const float *x, int64_t n, float max, const float *e, float sum) {
+    v8f dot = splat(0);
+    for (int64_t i = 0; i < n; i += 8) dot += load8(e + i) * clamp(load8(x + i) - splat(max));
+    return fmax(log((double)sum) - (double)sum8(dot) / (double)sum, 0); /* rounding may leave -1e-8 */
+}
+
+/* log P = log r - log sum; log r = min(x, 0) - m + log(1 / (1 + u c)), and that last factor is q below 0 and r else. */
+static double row_sigmoid_entropy(const float *x, int64_t n, float max, const float *r, const float *q, float sum) {
+    v8f m = splat(max < 0 ? max : 0), dot = splat(0);
+    for (int64_t i = 0; i < n; i += 8) {
+        v8f v = load8(x + i), s = load8(r + i);
+        v8i below = v < splat(0);
+        v8f power = clamp(pick(below, v - m, splat(0)));
+        dot += s * (power + log8(pick(below, load8(q + i), s)));
+    }
+    return fmax(log((double)sum) - (double)sum8(dot) / (double)sum, 0); /* rounding may leave -1e-8 */
+}
+
+#ifndef ROW_OPS
+#define ROW_OPS row_ops_plain
+#endif
+const row_ops ROW_OPS = {row_load, row_top, row_exp, row_sigmoid, row_dot, row_exp_entropy, row_sigmoid_entropy};

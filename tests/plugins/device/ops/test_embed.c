@@ -1,0 +1,83 @@
+/* moe.embed/0: rows by id, gradients summed in token order, ids outside the table refused. */
+#include "ot.h"
+
+typedef struct shape {
+    int64_t tokens, vocabulary, width;
+    int32_t act;
+} shape;
+static const shape shapes[] = {
+    {0, 5, 8, MOE_F32},     {1, 1, 1, MOE_F32},    {7, 5, 13, MOE_BF16},
+    {33, 20, 130, MOE_F32}, {50, 7, 96, MOE_BF16}, {300, 40, 257, MOE_F32},
+};
+
+static uint64_t embed_case(ot *t, const void *arg) {
+    const shape *s = arg;
+    ot_call call;
+    moe_tensor ids = ot_tensor(t, MOE_I32, s->tokens), table = ot_tensor(t, s->act, s->vocabulary, s->width);
+    moe_tensor x = ot_tensor(t, s->act, s->tokens, s->width), dx = ot_tensor(t, s->act, s->tokens, s->width);
+    moe_tensor dtable = ot_tensor(t, MOE_F32, s->vocabulary, s->width);
+    for (int64_t i = 0; i < s->tokens; i++) ot_set(&ids, i, (double)ot_below(t, s->vocabulary));
+    ot_random(t, table, -1, 1);
+    ot_random(t, dx, -1, 1);
+    ot_random(t, dtable, -1, 1); /* what is there already */
+    float *want = calloc((size_t)(s->vocabulary * s->width), sizeof(float));
+    memcpy(want, dtable.data, (size_t)(s->vocabulary * s->width) * sizeof(float));
+    ot_forward(t, &call, MOE_OP_EMBED, OT_LIST(ids, table), OT_LIST(x), NULL, NULL);
+    ot_backward(t, &call, OT_LIST(ids, dx), OT_LIST(dtable));
+    for (int64_t i = 0; i < s->tokens * s->width; i++) {
+        int64_t from = (int64_t)ot_get(&ids, i / s->width) * s->width + i % s->width;
+        ot_want(ot_get(&x, i) == ot_get(&table, from));
+        want[from] += (float)ot_get(&dx, i);
+    }
+    for (int64_t i = 0; i < s->vocabulary * s->width; i++) ot_want((double)want[i] == ot_get(&dtable, i));
+    free(want);
+    return ot_hash(ot_hash(0, &x), &dtable);
+}
+
+START_TEST(rows_and_gradients_are_exact) {
+    OT_EVERYWHERE(embed_case, shapes);
+}
+END_TEST
+
+/* An id of V, of -1, and the -1149026846 of the report: refused before any row is read, by both directions. */
+START_TEST(C098_ids_outside_the_table_are_refused) {
+    static const int32_t bad[] = {12, -1, -1149026846};
+    ot t;
+    ot_call call;
+    ot_start(&t);
+    moe_tensor ids = ot_fill(ot_tensor(&t, MOE_I32, 4), 3), table = ot_fill(ot_tensor(&t, MOE_F32, 12, 8), 1);
+    moe_tensor x = ot_tensor(&t, MOE_F32, 4, 8), dtable = ot_tensor(&t, MOE_F32, 12, 8);
+    moe_tensor dx = ot_fill(ot_tensor(&t, MOE_F32, 4, 8), 1);
+    for (int i = 0; i < 3; i++) {
+        char text[64];
+        snprintf(text, sizeof text, "token 2 has id %d, the table has 12 rows", bad[i]);
+        ((int32_t *)ids.data)[2] = bad[i];
+        ot_refused(&call, ot_try(&t, &call, MOE_OP_EMBED, OT_LIST(ids, table), OT_LIST(x), NULL, NULL), MOE_E_DATA,
+                   text);
+        ot_untouched("x", &x, 0, 32);
+        const moe_tensor back[] = {ids, dx};
+        call.args.in = back;
+        call.args.out = &dtable;
+        ot_refused(&call, cpu_open_run_step(&t.dev, call.op->backward, &call.args, &call.err), MOE_E_DATA, text);
+        ot_untouched("dtable", &dtable, 0, 96);
+    }
+    ot_close(&t);
+}
+END_TEST
+
+START_TEST(bad_shapes_are_named) {
+    ot t;
+    ot_call call;
+    ot_start(&t);
+    moe_tensor ids = ot_tensor(&t, MOE_I32, 4), table = ot_tensor(&t, MOE_F32, 12, 8), x = ot_tensor(&t, MOE_F32, 4, 7);
+    moe_tensor half = ot_tensor(&t, MOE_BF16, 4, 8);
+    ot_refused(&call, ot_try(&t, &call, MOE_OP_EMBED, OT_LIST(ids, table), OT_LIST(x), NULL, NULL), MOE_E_ARG,
+               "x is [4,7] F32, want [4,8] F32");
+    ot_refused(&call, ot_try(&t, &call, MOE_OP_EMBED, OT_LIST(ids, table), OT_LIST(half), NULL, NULL), MOE_E_ARG,
+               "x is [4,8] BF16, want [4,8] F32");
+    ot_refused(&call, ot_try(&t, &call, MOE_OP_EMBED, OT_LIST(ids), OT_LIST(x), NULL, NULL), MOE_E_ARG, "1 inputs");
+    ot_close(&t);
+}
+END_TEST
+
+OT_MAIN("embed", rows_and_gradients_are_exact, C098_ids_outside_the_table_are_refused, bad_shapes_are_named)

@@ -1,0 +1,151 @@
+/* moe.cross_entropy/0 and moe.count_valid/0 against FP64; the one divisor. */
+#include "ot.h"
+
+typedef struct shape {
+    int64_t tokens, width;
+    int32_t dtype, divided, gradient;
+} shape;
+static const shape shapes[] = {
+    {0, 5, MOE_F32, 1, 1},   {1, 1, MOE_F32, 1, 1},     {7, 33, MOE_F32, 1, 1},     {9, 50, MOE_BF16, 1, 1},
+    {40, 17, MOE_F32, 0, 1}, {3, 20000, MOE_F32, 1, 1}, {30, 1000, MOE_BF16, 0, 1}, {70, 600, MOE_F32, 0, 0},
+};
+
+typedef struct batch {
+    int64_t tokens, width;
+    const moe_tensor *targets;
+    double divisor, *logits; /* [T,V] */
+} batch;
+
+/* Loss over the divisor: what dlogits is the gradient of. */
+static double loss_forward(void *ctx) {
+    const batch *l = ctx;
+    double all = 0.0;
+    for (int64_t t = 0; t < l->tokens; t++) {
+        const double *row = l->logits + t * l->width;
+        double most = -INFINITY, sum = 0.0, target = ot_get(l->targets, t);
+        if (target < 0) continue;
+        for (int64_t i = 0; i < l->width; i++) most = fmax(most, row[i]);
+        for (int64_t i = 0; i < l->width; i++) sum += exp(row[i] - most);
+        all += most + log(sum) - row[(int64_t)target];
+    }
+    return all / l->divisor;
+}
+
+static uint64_t loss_case(ot *t, const void *arg) {
+    const shape *s = arg;
+    ot_call call;
+    moe_tensor logits = ot_random(t, ot_tensor(t, s->dtype, s->tokens, s->width), -5, 5);
+    moe_tensor targets = ot_tensor(t, MOE_I32, s->tokens), count = ot_fill(ot_tensor(t, MOE_I64, 1), 5);
+    moe_tensor sum = ot_fill(ot_tensor(t, MOE_F64, 1), 2.5);
+    int64_t valid = 5;
+    for (int64_t i = 0; i < s->tokens; i++) {
+        ot_set(&targets, i, i % 4 == 3 ? -1.0 : (double)ot_below(t, s->width));
+        valid += i % 4 != 3;
+    }
+    ot_forward(t, &call, MOE_OP_COUNT_VALID, OT_LIST(targets), OT_LIST(count), NULL, NULL);
+    ot_want(ot_get(&count, 0) == (double)valid);
+    batch l = {s->tokens, s->width, &targets, s->divided ? (double)valid : 1.0, ot_doubles(&logits)};
+    double want = 2.5 + loss_forward(&l) * l.divisor;
+    moe_tensor divisor = s->divided ? count : ot_absent();
+    if (s->gradient)
+        ot_forward(t, &call, MOE_OP_CROSS_ENTROPY, OT_LIST(logits, targets, divisor), OT_LIST(sum, logits), NULL, NULL);
+    else
+        ot_forward(t, &call, MOE_OP_CROSS_ENTROPY, OT_LIST(logits, targets), OT_LIST(sum), NULL, NULL);
+    ot_near("loss", &sum, &want, 1e-6);
+    if (s->gradient) ot_differences(t, "dlogits", loss_forward, &l, l.logits, &logits, 24, 1e-5);
+    for (int64_t i = 0; s->gradient && i < s->tokens * s->width; i++)
+        ot_want(i / s->width % 4 != 3 || ot_get(&logits, i) == 0.0);
+    free(l.logits);
+    return ot_hash(ot_hash(0, &sum), &logits);
+}
+
+START_TEST(loss_and_gradient_hold) {
+    OT_EVERYWHERE(loss_case, shapes);
+}
+END_TEST
+
+/* One token of loss 8 and seven of loss 1, in two calls with one divisor: 15 / 8, and the gradient of one batch. */
+START_TEST(C094_microbatches_share_one_divisor) {
+    ot t;
+    ot_call call;
+    ot_start(&t);
+    moe_tensor logits = ot_fill(ot_tensor(&t, MOE_F32, 8, 2), 0), targets = ot_fill(ot_tensor(&t, MOE_I32, 8), 0);
+    moe_tensor first = logits, rest = logits, first_target = targets, rest_targets = targets;
+    moe_tensor loss = ot_fill(ot_tensor(&t, MOE_F64, 1), 0), divisor = ot_fill(ot_tensor(&t, MOE_I64, 1), 0);
+    for (int64_t i = 0; i < 8; i++) ot_set(&logits, 2 * i, i ? -log(exp(1.0) - 1.0) : -log(exp(8.0) - 1.0));
+    first.shape[0] = first_target.shape[0] = 1;
+    rest.shape[0] = rest_targets.shape[0] = 7;
+    rest.data = (float *)logits.data + 2;
+    rest_targets.data = (int32_t *)targets.data + 1;
+    moe_tensor whole = ot_clone(&t, &logits), all = ot_fill(ot_tensor(&t, MOE_F64, 1), 0);
+    ot_forward(&t, &call, MOE_OP_COUNT_VALID, OT_LIST(first_target), OT_LIST(divisor), NULL, NULL);
+    ot_forward(&t, &call, MOE_OP_COUNT_VALID, OT_LIST(rest_targets), OT_LIST(divisor), NULL, NULL);
+    ot_forward(&t, &call, MOE_OP_CROSS_ENTROPY, OT_LIST(first, first_target, divisor), OT_LIST(loss, first), NULL,
+               NULL);
+    ot_forward(&t, &call, MOE_OP_CROSS_ENTROPY, OT_LIST(rest, rest_targets, divisor), OT_LIST(loss, rest), NULL, NULL);
+    ot_want(fabs(ot_get(&loss, 0) / ot_get(&divisor, 0) - 1.875) < 1e-6);
+    ot_forward(&t, &call, MOE_OP_CROSS_ENTROPY, OT_LIST(whole, targets, divisor), OT_LIST(all, whole), NULL, NULL);
+    ot_want(memcmp(whole.data, logits.data, 8 * 2 * 4) == 0);
+    ot_close(&t);
+}
+END_TEST
+
+START_TEST(C098_targets_outside_the_vocabulary_are_refused) {
+    static const int32_t bad[] = {9, -2, -1149026846};
+    ot t;
+    ot_call call;
+    ot_start(&t);
+    moe_tensor logits = ot_tensor(&t, MOE_F32, 5, 9), targets = ot_fill(ot_tensor(&t, MOE_I32, 5), 1);
+    moe_tensor loss = ot_tensor(&t, MOE_F64, 1);
+    for (int i = 0; i < 3; i++) {
+        char text[64];
+        snprintf(text, sizeof text, "token 4 has target %d, want -1..8", bad[i]);
+        ot_set(&targets, 4, bad[i]);
+        ot_refused(&call,
+                   ot_try(&t, &call, MOE_OP_CROSS_ENTROPY, OT_LIST(logits, targets), OT_LIST(loss, logits), NULL, NULL),
+                   MOE_E_DATA, text);
+    }
+    ot_untouched("loss", &loss, 0, 1);
+    ot_untouched("dlogits", &logits, 0, 45);
+    ot_close(&t);
+}
+END_TEST
+
+/* A slice that is all padding adds zero although its divisor is zero; a divisor of zero with a target is refused. */
+START_TEST(C093_no_valid_token_gives_zero) {
+    ot t;
+    ot_call call;
+    ot_start(&t);
+    moe_tensor logits = ot_fill(ot_tensor(&t, MOE_F32, 3, 4), 1), targets = ot_fill(ot_tensor(&t, MOE_I32, 3), -1);
+    moe_tensor loss = ot_fill(ot_tensor(&t, MOE_F64, 1), 0), divisor = ot_fill(ot_tensor(&t, MOE_I64, 1), 0);
+    ot_forward(&t, &call, MOE_OP_CROSS_ENTROPY, OT_LIST(logits, targets, divisor), OT_LIST(loss, logits), NULL, NULL);
+    ot_want(ot_get(&loss, 0) == 0.0);
+    for (int64_t i = 0; i < 12; i++) ot_want(ot_get(&logits, i) == 0.0);
+    ot_set(&targets, 2, 3);
+    ot_refused(&call,
+               ot_try(&t, &call, MOE_OP_CROSS_ENTROPY, OT_LIST(logits, targets, divisor), OT_LIST(loss), NULL, NULL),
+               MOE_E_DATA, "divisor is 0, but token 2 has target 3");
+    ot_close(&t);
+}
+END_TEST
+
+START_TEST(extreme_logits_behave) {
+    ot t;
+    ot_call call;
+    ot_start(&t);
+    moe_tensor logits = ot_fill(ot_tensor(&t, MOE_F32, 3, 40), -3e38), targets = ot_fill(ot_tensor(&t, MOE_I32, 3), 7);
+    moe_tensor loss = ot_fill(ot_tensor(&t, MOE_F64, 1), 0), d = ot_tensor(&t, MOE_F32, 3, 40);
+    for (int64_t i = 0; i < 40; i++) ot_set(&logits, 40 + i, -INFINITY); /* barred words */
+    for (int64_t r = 0; r < 3; r++) ot_set(&logits, r * 40 + 7, 3e4);
+    ot_forward(&t, &call, MOE_OP_CROSS_ENTROPY, OT_LIST(logits, targets), OT_LIST(loss, d), NULL, NULL);
+    ot_want(ot_get(&loss, 0) == 0.0);
+    for (int64_t i = 0; i < 120; i++) ot_want(ot_get(&d, i) == 0.0);
+    ot_set(&logits, 90, NAN);
+    ot_forward(&t, &call, MOE_OP_CROSS_ENTROPY, OT_LIST(logits, targets), OT_LIST(loss, d), NULL, NULL);
+    ot_want(isnan(ot_get(&loss, 0)));
+    ot_close(&t);
+}
+END_TEST
+
+OT_MAIN("loss", loss_and_gradient_hold, C094_microbatches_share_one_divisor,
+        C098_targets_outside_the_vocabulary_are_refused, C093_no_valid_token_gives_zero, extreme_logits_behave)

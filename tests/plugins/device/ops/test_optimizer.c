@@ -1,0 +1,201 @@
+/* moe.sumsq/0, moe.clip_coef/0, moe.adamw/0, moe.sgd/0 against FP64. */
+#include "ot.h"
+
+typedef struct shape {
+    int64_t n;
+    int32_t copy;
+} shape;
+static const shape shapes[] = {{0, 1}, {1, 0}, {33, 1}, {1000, 0}, {70001, 1}};
+static const moe_adamw_attr attr = {sizeof attr, 0.9f, 0.95f, 1e-8f, 0.1f};
+
+static uint64_t sumsq_case(ot *t, const void *arg) {
+    const shape *s = arg;
+    ot_call call;
+    moe_tensor g = ot_random(t, ot_tensor(t, MOE_F32, s->n), -1, 1), sum = ot_fill(ot_tensor(t, MOE_F64, 1), 0.5);
+    long double exact = 0.5L;
+    for (int64_t i = 0; i < s->n; i++) exact += (long double)ot_get(&g, i) * (long double)ot_get(&g, i);
+    double want = (double)exact;
+    ot_forward(t, &call, MOE_OP_SUMSQ, OT_LIST(g), OT_LIST(sum), NULL, NULL);
+    ot_near("sum", &sum, &want, 1e-14);
+    return ot_hash(0, &sum);
+}
+
+START_TEST(squares_are_summed) {
+    OT_EVERYWHERE(sumsq_case, shapes);
+}
+END_TEST
+
+/* A replicated weight of norm 3 counted once gives 3; and the coefficient's limits. */
+START_TEST(C060_norm_and_coefficient) {
+    static const struct {
+        double sum;
+        float max, norm, coef;
+    } rows[] = {{9, 0, 3, 1}, {9, 1, 3, 1.0f / 3}, {9, 4, 3, 1}, {0, 1, 0, 1}, {9, 3, 3, 1}, {1e60, 1, 1e30f, 1e-30f}};
+    static const double broken[] = {INFINITY, NAN, 1e80, -1.0};
+    ot t;
+    ot_call call;
+    ot_start(&t);
+    moe_tensor sum = ot_tensor(&t, MOE_F64, 1), stats = ot_tensor(&t, MOE_F32, 2);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        moe_clip_attr clip = {sizeof clip, rows[i].max};
+        ot_set(&sum, 0, rows[i].sum);
+        ot_forward(&t, &call, MOE_OP_CLIP_COEF, OT_LIST(sum), OT_LIST(stats), &clip, NULL);
+        ot_want(fabs(ot_get(&stats, 0) - (double)rows[i].norm) <= 1e-6 * (double)rows[i].norm);
+        ot_want(fabs(ot_get(&stats, 1) - (double)rows[i].coef) <= 1e-6 * (double)rows[i].coef);
+    }
+    for (size_t i = 0; i < 8; i++) {
+        moe_clip_attr clip = {sizeof clip, i % 2 ? 1.0f : 0.0f};
+        ot_set(&sum, 0, broken[i / 2]);
+        ot_forward(&t, &call, MOE_OP_CLIP_COEF, OT_LIST(sum), OT_LIST(stats), &clip, NULL);
+        ot_want(isnan(ot_get(&stats, 1)) && !isfinite(ot_get(&stats, 0)));
+    }
+    moe_clip_attr negative = {sizeof negative, -1.0f};
+    ot_refused(&call, ot_try(&t, &call, MOE_OP_CLIP_COEF, OT_LIST(sum), OT_LIST(stats), &negative, NULL), MOE_E_ARG,
+               "max_norm is -1");
+    ot_close(&t);
+}
+END_TEST
+
+typedef struct weights {
+    moe_tensor grad, hyper, stats, w, m, v, copy;
+} weights;
+static weights make_weights(ot *t, const shape *s, double coef) {
+    weights x = {.grad = ot_random(t, ot_tensor(t, MOE_F32, s->n), -1, 1), .hyper = ot_tensor(t, MOE_F32, 4)};
+    static const double hyper[] = {0.01, 1 - 0.9 * 0.9 * 0.9, 1 - 0.95 * 0.95 * 0.95, 0};
+    for (int i = 0; i < 4; i++) ot_set(&x.hyper, i, hyper[i]);
+    x.stats = ot_fill(ot_tensor(t, MOE_F32, 2), coef);
+    x.w = ot_random(t, ot_tensor(t, MOE_F32, s->n), -1, 1);
+    x.m = ot_random(t, ot_tensor(t, MOE_F32, s->n), -0.1, 0.1);
+    x.v = ot_random(t, ot_tensor(t, MOE_F32, s->n), 0, 0.1);
+    x.copy = s->copy ? ot_tensor(t, MOE_BF16, s->n) : ot_absent();
+    return x;
+}
+static void check_copy(const weights *x, const shape *s) {
+    for (int64_t i = 0; s->copy && i < s->n; i++)
+        ot_want(((const uint16_t *)x->copy.data)[i] == ot_bf16(((const float *)x->w.data)[i]));
+}
+
+static uint64_t adamw_case(ot *t, const void *arg) {
+    const shape *s = arg;
+    ot_call call;
+    weights x = make_weights(t, s, 0.7);
+    double *w = ot_doubles(&x.w), *m = ot_doubles(&x.m), *v = ot_doubles(&x.v);
+    for (int64_t i = 0; i < s->n; i++) {
+        double g = ot_get(&x.stats, 1) * ot_get(&x.grad, i), b1 = (double)attr.beta1, b2 = (double)attr.beta2;
+        m[i] = b1 * m[i] + (1 - b1) * g;
+        v[i] = b2 * v[i] + (1 - b2) * g * g;
+        double step = m[i] / ot_get(&x.hyper, 1) / (sqrt(v[i] / ot_get(&x.hyper, 2)) + (double)attr.eps);
+        w[i] -= ot_get(&x.hyper, 0) * (step + (double)attr.weight_decay * w[i]);
+    }
+    ot_forward(t, &call, MOE_OP_ADAMW, OT_LIST(x.grad, x.hyper, x.stats), OT_LIST(x.w, x.m, x.v, x.copy), &attr, NULL);
+    ot_near("m", &x.m, m, 3e-7);
+    ot_near("v", &x.v, v, 3e-7);
+    ot_near("w", &x.w, w, 3e-7);
+    check_copy(&x, s);
+    free(w);
+    free(m);
+    free(v);
+    uint64_t hash = ot_hash(ot_hash(ot_hash(0, &x.w), &x.m), &x.v);
+    return s->copy ? ot_hash(hash, &x.copy) : hash;
+}
+
+static uint64_t sgd_case(ot *t, const void *arg) {
+    const shape *s = arg;
+    ot_call call;
+    weights x = make_weights(t, s, 0.3);
+    double *w = ot_doubles(&x.w);
+    for (int64_t i = 0; i < s->n; i++)
+        w[i] -= ot_get(&x.hyper, 0) * (ot_get(&x.stats, 1) * ot_get(&x.grad, i) + (double)attr.weight_decay * w[i]);
+    ot_forward(t, &call, MOE_OP_SGD, OT_LIST(x.grad, x.hyper, x.stats), OT_LIST(x.w, x.copy), &attr, NULL);
+    ot_near("w", &x.w, w, 2e-7);
+    check_copy(&x, s);
+    free(w);
+    return ot_hash(0, &x.w);
+}
+
+START_TEST(adamw_follows_the_formula) {
+    OT_EVERYWHERE(adamw_case, shapes);
+}
+END_TEST
+
+START_TEST(sgd_follows_the_formula) {
+    OT_EVERYWHERE(sgd_case, shapes);
+}
+END_TEST
+
+/* A coefficient that is not a number leaves every byte of weights, moments and copy as it was. */
+START_TEST(nan_coefficient_changes_nothing) {
+    static const shape s = {50, 1};
+    ot t;
+    ot_call call;
+    ot_start(&t);
+    weights x = make_weights(&t, &s, NAN);
+    moe_tensor w = ot_clone(&t, &x.w), m = ot_clone(&t, &x.m), v = ot_clone(&t, &x.v);
+    ot_forward(&t, &call, MOE_OP_ADAMW, OT_LIST(x.grad, x.hyper, x.stats), OT_LIST(x.w, x.m, x.v, x.copy), &attr, NULL);
+    ot_forward(&t, &call, MOE_OP_SGD, OT_LIST(x.grad, x.hyper, x.stats), OT_LIST(x.w, x.copy), &attr, NULL);
+    ot_want(memcmp(w.data, x.w.data, 200) == 0 && memcmp(m.data, x.m.data, 200) == 0);
+    ot_want(memcmp(v.data, x.v.data, 200) == 0);
+    ot_untouched("copy", &x.copy, 0, 50);
+    ot_close(&t);
+}
+END_TEST
+
+/* An expert without rows has zero gradient and still decays: 1 becomes 0.99 with lr 0.1 and decay 0.1. */
+START_TEST(C045_zero_gradient_decays) {
+    static const shape s = {2, 0};
+    ot t;
+    ot_call call;
+    ot_start(&t);
+    weights x = make_weights(&t, &s, 1.0);
+    ot_set(&x.hyper, 0, 0.1);
+    ot_fill(x.grad, 0);
+    ot_fill(x.m, 0);
+    ot_fill(x.v, 0);
+    ot_fill(x.w, 1);
+    ot_forward(&t, &call, MOE_OP_ADAMW, OT_LIST(x.grad, x.hyper, x.stats), OT_LIST(x.w, x.m, x.v), &attr, NULL);
+    for (int i = 0; i < 2; i++) ot_want(fabs(ot_get(&x.w, i) - 0.99) < 1e-7 && ot_get(&x.m, i) == 0.0);
+    ot_close(&t);
+}
+END_TEST
+
+START_TEST(bf16_copy_rounds_ties_to_even) {
+    static const shape s = {4, 1};
+    static const float value[] = {1.00390625f, 1.01171875f, 1.0039064f, -3.4e38f}; /* tie down, tie up, above a tie */
+    static const uint16_t want[] = {0x3f80, 0x3f82, 0x3f81, 0xff80};
+    ot t;
+    ot_call call;
+    ot_start(&t);
+    weights x = make_weights(&t, &s, 0.0);
+    moe_adamw_attr still = attr;
+    still.weight_decay = 0.0f;
+    for (int i = 0; i < 4; i++) ot_set(&x.w, i, (double)value[i]);
+    ot_forward(&t, &call, MOE_OP_SGD, OT_LIST(x.grad, x.hyper, x.stats), OT_LIST(x.w, x.copy), &still, NULL);
+    ot_want(memcmp(x.copy.data, want, 8) == 0);
+    ot_close(&t);
+}
+END_TEST
+
+START_TEST(bad_arguments_are_named) {
+    static const shape s = {4, 1};
+    ot t;
+    ot_call call;
+    ot_start(&t);
+    weights x = make_weights(&t, &s, 0.0);
+    moe_adamw_attr beta = attr;
+    beta.beta2 = 1.0f;
+    moe_tensor five = ot_tensor(&t, MOE_F32, 5);
+    ot_refused(&call,
+               ot_try(&t, &call, MOE_OP_ADAMW, OT_LIST(x.grad, x.hyper, x.stats), OT_LIST(x.w, x.m, five), &attr, NULL),
+               MOE_E_ARG, "v is [5] F32, want [4] F32");
+    ot_refused(&call,
+               ot_try(&t, &call, MOE_OP_ADAMW, OT_LIST(x.grad, x.hyper, x.stats), OT_LIST(x.w, x.m, x.v), &beta, NULL),
+               MOE_E_ARG, "betas are");
+    ot_refused(&call, ot_try(&t, &call, MOE_OP_SGD, OT_LIST(x.grad, x.hyper, x.stats), OT_LIST(x.w, x.m), &attr, NULL),
+               MOE_E_ARG, "copy is [4] F32, want [4] BF16");
+    ot_close(&t);
+}
+END_TEST
+
+OT_MAIN("optimizer", squares_are_summed, C060_norm_and_coefficient, adamw_follows_the_formula, sgd_follows_the_formula,
+        nan_coefficient_changes_nothing, C045_zero_gradient_decays, bf16_copy_rounds_ties_to_even,
+        bad_arguments_are_named)

@@ -1,0 +1,178 @@
+/* The router rig: see fixture.h. */
+#include "fixture.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#define GUARD 64
+#define GUARD_BYTE 0xa5
+
+typedef struct block {
+    uint64_t bytes;
+    unsigned char *base;
+} block;
+
+/* bytes of zeros between guards, 64-byte aligned */
+static void *take(rig *r, uint64_t bytes) {
+    block *b = malloc(sizeof *b);
+    ck_assert_ptr_nonnull(b);
+    uint64_t all = (bytes + 2 * GUARD + 63) & ~(uint64_t)63;
+    *b = (block){bytes, aligned_alloc(64, all)};
+    ck_assert_ptr_nonnull(b->base);
+    memset(b->base, GUARD_BYTE, all);
+    memset(b->base + GUARD, 0, bytes);
+    ck_assert_int_lt(r->n_blocks, 16);
+    r->blocks[r->n_blocks++] = b;
+    return b->base + GUARD;
+}
+
+void rig_check_guards(const rig *r) {
+    for (int i = 0; i < r->n_blocks; i++) {
+        const block *b = r->blocks[i];
+        for (int g = 0; g < GUARD; g++) {
+            check_that(b->base[g] == GUARD_BYTE, "buffer %d: byte %d before it was written", i, GUARD - g);
+            check_that(b->base[GUARD + b->bytes + (uint64_t)g] == GUARD_BYTE, "buffer %d: byte %d past it", i, g);
+        }
+    }
+}
+
+moe_status rig_create(const char *id, int64_t experts, int64_t k, int64_t tokens, const char *options,
+                      const moe_host *host, void **self, moe_err *err) {
+    const moe_desc *d = plugin_open("router", id);
+    const moe_router_v0 *table = d->vtable;
+    moe_kv kv[32];
+    char text[512];
+    *self = NULL;
+    *err = (moe_err){.size = sizeof *err};
+    for (uint32_t i = 0; i < d->n_options; i++) kv[i] = (moe_kv){d->options[i].key, d->options[i].dflt};
+    snprintf(text, sizeof text, "%s", options);
+    uint64_t n = d->n_options;
+    char *save = NULL;
+    for (char *word = strtok_r(text, " ", &save); word; word = strtok_r(NULL, " ", &save)) {
+        char *value = strchr(word, '=');
+        ck_assert_ptr_nonnull(value);
+        *value++ = '\0';
+        uint64_t i = 0;
+        while (i < n && strcmp(kv[i].key, word) != 0) i++;
+        kv[i] = (moe_kv){word, value};
+        if (i == n) n++; /* an unknown key is passed on: the plugin is to refuse it */
+    }
+    moe_router_cfg cfg = {.size = sizeof cfg,
+                          .layer = 3,
+                          .n_layers = 4,
+                          .top_k = (uint32_t)k,
+                          .n_experts = (uint32_t)experts,
+                          .hidden = 16,
+                          .max_tokens = tokens,
+                          .kv = kv,
+                          .n_kv = n,
+                          .seed = 1};
+    return table->create(&cfg, host, self, err);
+}
+
+/* host.ctx is the test_host, the member of the rig */
+static void keep_warning(void *ctx, int32_t level, const char *msg) {
+    rig *r = (rig *)(void *)((char *)ctx - offsetof(rig, host));
+    if (level <= MOE_LOG_WARN) snprintf(r->warning, sizeof r->warning, "%s", msg);
+}
+
+void rig_open(rig *r, const char *id, int64_t tokens, int64_t experts, int64_t k, const char *options,
+              const test_service *services) {
+    *r = (rig){.tokens = tokens, .experts = experts, .k = k, .seq_len = tokens, .divisor = tokens};
+    r->table = plugin_open("router", id)->vtable;
+    test_host_init(&r->host, services);
+    r->host.host.log = keep_warning;
+    moe_status s = rig_create(id, experts, k, tokens, options, &r->host.host, &r->self, &r->err);
+    ck_assert_msg(s == MOE_OK, "%s: %s", options, r->err.msg);
+    r->needs.size = sizeof r->needs;
+    ck_assert_int_eq(r->table->needs(r->self, &r->needs, &r->err), MOE_OK);
+    r->flags = MOE_ROUTE_TRAIN;
+    uint64_t te = (uint64_t)(tokens * experts), tk = (uint64_t)(tokens * k), e = (uint64_t)experts;
+    r->logits = take(r, te * sizeof(float));
+    r->mask = take(r, (uint64_t)tokens);
+    r->ids = take(r, tk * sizeof(int32_t));
+    r->weights = take(r, tk * sizeof(float));
+    r->counts = take(r, e * sizeof(int64_t));
+    r->losses = take(r, 3 * sizeof(double));
+    r->d_weights = take(r, tk * sizeof(float));
+    r->d_logits = take(r, te * sizeof(float));
+    r->bias = take(r, e * sizeof(float));
+    r->workspace = take(r, r->needs.workspace);
+    memset(r->workspace, 0xff, r->needs.workspace); /* nobody promises zeros there */
+    r->saved = take(r, r->needs.saved);
+    if (tokens > 0) memset(r->mask, 1, (size_t)tokens);
+}
+
+void rig_close(rig *r) {
+    rig_check_guards(r);
+    r->table->destroy(r->self);
+    for (int i = 0; i < r->n_blocks; i++) {
+        block *b = r->blocks[i];
+        free(b->base);
+        free(b);
+    }
+}
+
+static moe_tensor vector(void *data, int32_t dtype, int64_t n) {
+    return (moe_tensor){data, dtype, 1, {n, 1, 1, 1}};
+}
+static moe_tensor matrix(void *data, int32_t dtype, int64_t rows, int64_t columns) {
+    return (moe_tensor){data, dtype, 2, {rows, columns, 1, 1}};
+}
+
+static moe_status call(rig *r, int backward) {
+    int64_t n = r->tokens;
+    uint64_t step = 1;
+    moe_tensor logits = matrix(r->logits, MOE_F32, n, r->experts), mask = vector(r->mask, MOE_U8, n);
+    moe_tensor none = {NULL, 0, 0, {1, 1, 1, 1}}, ids = matrix(r->ids, MOE_I32, n, r->k);
+    moe_tensor weights = matrix(r->weights, MOE_F32, n, r->k), counts = vector(r->counts, MOE_I64, r->experts);
+    moe_tensor losses = vector(r->losses, MOE_F64, r->needs.n_losses), state = vector(r->bias, MOE_F32, r->experts);
+    moe_tensor divisor = vector(&r->divisor, MOE_I64, 1), d_weights = matrix(r->d_weights, MOE_F32, n, r->k);
+    moe_tensor d_logits = matrix(r->d_logits, MOE_F32, n, r->experts);
+    moe_route_args a = {.size = sizeof a,
+                        .flags = r->flags,
+                        .step = &step,
+                        .seq_len = r->seq_len,
+                        .logits = &logits,
+                        .hidden = &none,
+                        .token_ids = &none,
+                        .mask = r->masked ? &mask : &none,
+                        .state = r->needs.n_state ? &state : NULL,
+                        .expert_ids = &ids,
+                        .weights = &weights,
+                        .counts = r->silent ? &none : &counts,
+                        .losses = r->silent || !r->needs.n_losses ? &none : &losses,
+                        .saved = r->saved,
+                        .workspace = r->workspace};
+    if (!backward) return r->table->route(r->self, &a, &r->err);
+    a.counts = a.losses = &none;
+    a.divisor = &divisor;
+    a.d_weights = &d_weights;
+    a.d_logits = &d_logits;
+    return r->table->route_bwd(r->self, &a, &r->err);
+}
+
+moe_status rig_route(rig *r) {
+    return call(r, 0);
+}
+moe_status rig_bwd(rig *r) {
+    return call(r, 1);
+}
+
+moe_status rig_end_step(rig *r) {
+    moe_tensor state = vector(r->bias, MOE_F32, r->experts), counts = vector(r->counts, MOE_I64, r->experts);
+    return r->table->end_step(r->self, r->needs.n_state ? &state : NULL, &counts, &r->err);
+}
+
+double rig_uniform(uint64_t *seed) {
+    *seed = moe_random_mix(*seed);
+    return (double)(*seed >> 11) * 0x1p-53;
+}
+
+void rig_random(float *out, int64_t n, double spread, uint64_t seed) {
+    for (int64_t i = 0; i < n; i++) {
+        double sum = 0; /* Irwin-Hall: six uniforms are normal enough */
+        for (int j = 0; j < 6; j++) sum += rig_uniform(&seed) - 0.5;
+        out[i] = (float)(sum * 1.41421356 * spread);
+    }
+}

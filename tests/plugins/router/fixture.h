@@ -1,0 +1,57 @@
+/* Drives one router instance of a built plugin as the host does: options with defaults, buffers between guard bytes,
+ * route, route_bwd and end_step. Tests fill the public arrays, call, and read them. */
+#ifndef TESTS_ROUTER_FIXTURE_H
+#define TESTS_ROUTER_FIXTURE_H
+#include <moe/plugin.h>
+
+#include "plugin_open.h"
+
+/* For inner loops: an assert of Check writes to a pipe even when it holds. */
+#define check_that(cond, ...)                   \
+    do {                                        \
+        if (!(cond)) ck_abort_msg(__VA_ARGS__); \
+    } while (0)
+
+typedef struct rig {
+    const moe_router_v0 *table;
+    void *self;
+    moe_router_needs needs;
+    moe_err err;
+    test_host host;
+    char warning[256]; /* the last line that the plugin logged as warning or error */
+    int64_t tokens, experts, k, seq_len, divisor;
+    uint32_t flags;
+    int silent;    /* 1: counts and losses absent, as in evaluation and recompute */
+    float *logits; /* [T,E] */
+    uint8_t *mask; /* [T], all live; given only while masked is 1 */
+    int masked;
+    int32_t *ids;     /* [T,k] */
+    float *weights;   /* [T,k] */
+    int64_t *counts;  /* [E] */
+    double *losses;   /* [3] aux_loss, z_loss, entropy */
+    float *d_weights; /* [T,k] */
+    float *d_logits;  /* [T,E] */
+    float *bias;      /* [E], the state if the instance has one */
+    void *workspace, *saved;
+    void *blocks[16]; /* what the arrays above lie in */
+    int n_blocks;
+} rig;
+
+/* Creates an instance only. options: "key=value key=value" over the published defaults. *self is NULL on failure. */
+moe_status rig_create(const char *id, int64_t experts, int64_t k, int64_t tokens, const char *options,
+                      const moe_host *host, void **self, moe_err *err);
+/* Instance (layer 3) and zeroed buffers; fails the test on an error. services may be NULL. */
+void rig_open(rig *r, const char *id, int64_t tokens, int64_t experts, int64_t k, const char *options,
+              const test_service *services);
+void rig_close(rig *r); /* fails the test when a guard byte has changed */
+void rig_check_guards(const rig *r);
+
+moe_status rig_route(rig *r);
+moe_status rig_bwd(rig *r);
+moe_status rig_end_step(rig *r); /* bias and counts of the rig */
+
+/* Reproducible values: uniform in [0,1), and arrays of about normal ones. */
+double rig_uniform(uint64_t *seed);
+void rig_random(float *out, int64_t n, double spread, uint64_t seed);
+
+#endif

@@ -1,0 +1,132 @@
+/* Options of router "topk": what create refuses, in whose words, and the published schema. */
+#include "fixture.h"
+#include "test_main.h"
+
+/* Creation fails and the message holds both words. */
+static void refused(int64_t experts, int64_t k, const char *options, const char *a, const char *b) {
+    test_host h;
+    void *self = NULL;
+    moe_err err;
+    moe_status s = rig_create("topk", experts, k, 8, options, test_host_init(&h, NULL), &self, &err);
+    ck_assert_msg(s != MOE_OK, "E %d, k %d, %s was accepted", (int)experts, (int)k, options);
+    ck_assert_int_eq(s, err.code);
+    ck_assert_ptr_null(self);
+    ck_assert_msg(strstr(err.msg, a) && strstr(err.msg, b), "'%s' lacks %s or %s", err.msg, a, b);
+    ck_assert_ptr_null(strchr(err.msg, '\n'));
+}
+
+START_TEST(C006_k_above_experts_is_refused) {
+    refused(4, 5, "", "top_k = 5", "experts = 4");
+    refused(4, 0, "", "top_k = 0", "experts = 4");
+    refused(4, -1, "", "top_k = 4294967295", "experts = 4");
+}
+END_TEST
+
+START_TEST(C114_no_experts_is_refused) {
+    refused(0, 0, "", "experts = 0", "at least one");
+    refused(0, 2, "", "experts = 0", "at least one");
+}
+END_TEST
+
+START_TEST(C008_constant_weights_are_refused) {
+    refused(4, 1, "order=after", "top_k = 1", "order = after");
+    refused(4, 1, "renormalise=true", "top_k = 1", "renormalise = true");
+    refused(4, 1, "score=sigmoid renormalise=true", "top_k = 1", "renormalise = true");
+}
+END_TEST
+
+START_TEST(C032_options_without_effect_are_refused) {
+    refused(4, 2, "score=sigmoid order=after", "score = sigmoid", "order = after");
+    refused(4, 2, "bias_rate=0.01", "bias_rate = 0.01", "expert_bias = false");
+    refused(4, 2, "bias_rate=0", "bias_rate = 0", "expert_bias = false");
+    refused(4, 2, "bias_centre=true", "bias_centre = true", "expert_bias = false");
+}
+END_TEST
+
+START_TEST(C033_unknown_words_do_not_fall_through) {
+    refused(4, 2, "score=softmaxx", "softmaxx", "sigmoid");
+    refused(4, 2, "order=first", "first", "before");
+    refused(4, 2, "renormalise=yes", "yes", "true");
+    refused(4, 2, "aux_scope=batch", "batch", "microbatch");
+    refused(4, 2, "aux_coef=nan", "aux_coef", "nan");
+    refused(4, 2, "scale=1x", "scale", "1x");
+    refused(4, 2, "bias_rate=-1", "bias_rate", "-1");
+    refused(4, 2, "topkk=3", "topkk", "unknown");
+}
+END_TEST
+
+START_TEST(identity_experts_are_refused) {
+    const moe_router_v0 *table = plugin_open("router", "topk")->vtable;
+    test_host h;
+    void *self = NULL;
+    moe_err err = {.size = sizeof err};
+    moe_router_cfg cfg = {.size = sizeof cfg, .top_k = 2, .n_experts = 4, .n_identity = 2, .max_tokens = 4};
+    ck_assert_int_eq(table->create(&cfg, test_host_init(&h, NULL), &self, &err), MOE_E_UNSUPPORTED);
+    ck_assert_ptr_nonnull(strstr(err.msg, "identity"));
+}
+END_TEST
+
+START_TEST(schema_is_complete) {
+    const moe_desc *d = plugin_open("router", "topk");
+    static const char *const keys[] = {"score",     "order",       "renormalise", "scale",     "expert_bias",
+                                       "bias_rate", "bias_centre", "aux_coef",    "aux_scope", "z_coef"};
+    ck_assert_uint_eq(d->n_options, sizeof keys / sizeof keys[0]);
+    for (uint32_t i = 0; i < d->n_options; i++) {
+        ck_assert_str_eq(d->options[i].key, keys[i]);
+        ck_assert_ptr_nonnull(d->options[i].dflt);
+        ck_assert_uint_gt(strlen(d->options[i].help), 10);
+    }
+}
+END_TEST
+
+START_TEST(C012_needs_declare_fp32_bias) {
+    rig r;
+    rig_open(&r, "topk", 4, 8, 2, "score=sigmoid expert_bias=true", NULL);
+    ck_assert_uint_eq(r.needs.n_state, 1);
+    ck_assert_str_eq(r.needs.state[0].name, "expert_bias");
+    ck_assert_str_eq(r.needs.state[0].init, "zeros");
+    ck_assert_int_eq(r.needs.state[0].dtype, MOE_F32);
+    ck_assert_int_eq(r.needs.state[0].ndim, 1);
+    ck_assert_int_eq(r.needs.state[0].shape[0], 8);
+    rig_close(&r);
+}
+END_TEST
+
+START_TEST(bias_with_k_equal_to_experts_warns) {
+    rig r;
+    rig_open(&r, "topk", 4, 4, 4, "score=sigmoid expert_bias=true", NULL);
+    ck_assert_ptr_nonnull(strstr(r.warning, "expert_bias"));
+    rig_close(&r);
+    rig_open(&r, "topk", 4, 5, 4, "score=sigmoid expert_bias=true", NULL);
+    ck_assert_str_eq(r.warning, "");
+    rig_close(&r);
+}
+END_TEST
+
+START_TEST(needs_without_bias) {
+    rig r;
+    rig_open(&r, "topk", 4, 8, 2, "", NULL);
+    static const char *const names[] = {"aux_loss", "z_loss", "entropy"};
+    ck_assert_uint_eq(r.needs.n_state + r.needs.n_params, 0);
+    ck_assert_uint_eq(r.needs.inputs, MOE_ROUTER_LOGITS);
+    ck_assert_uint_eq(r.needs.n_losses, 3);
+    for (int i = 0; i < 3; i++) ck_assert_str_eq(r.needs.losses[i], names[i]);
+    ck_assert_ptr_null(r.needs.losses[3]);
+    rig_close(&r);
+}
+END_TEST
+
+int main(void) {
+    TCase *c = tcase_create("options");
+    tcase_add_test(c, C006_k_above_experts_is_refused);
+    tcase_add_test(c, C114_no_experts_is_refused);
+    tcase_add_test(c, C008_constant_weights_are_refused);
+    tcase_add_test(c, C032_options_without_effect_are_refused);
+    tcase_add_test(c, C033_unknown_words_do_not_fall_through);
+    tcase_add_test(c, identity_experts_are_refused);
+    tcase_add_test(c, schema_is_complete);
+    tcase_add_test(c, C012_needs_declare_fp32_bias);
+    tcase_add_test(c, bias_with_k_equal_to_experts_warns);
+    tcase_add_test(c, needs_without_bias);
+    return run_case(c);
+}
