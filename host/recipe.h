@@ -22,7 +22,7 @@ typedef enum recipe_from {
 
 typedef struct recipe_value {
     const char *text; /* as written; paths absolute, an empty name or 0 replaced by what it stands for */
-    value v;
+    typed_value v;
     const char *const *items; /* [v.i] of a list */
     recipe_from from;
     int line; /* RECIPE_FILE */

@@ -26,6 +26,9 @@ struct recipe {
     recipe_plugin *plugin;      /* while reading a plugin section */
     err_list *errs;
     recipe_block *blocks;
+    bool *faulty;        /* [sections] something in it is wrong: its contradictions are not looked at */
+    size_t n_own_errors; /* errors reported here, not by the INI reader */
+    bool garbled;        /* a line could not be read, or a section is unknown: nothing is missed or contradicted */
     bool no_memory;
 };
 
@@ -38,6 +41,7 @@ __attribute__((format(printf, 2, 3))) const char *recipe_text(recipe *r, const c
 void *recipe_grow(recipe *r, const void *array, size_t n, size_t element);
 /* The value of a key for writing; the names are in the tables. */
 recipe_value *recipe_slot(const recipe *r, const char *section, const char *key);
+bool recipe_faulty(const recipe *r, const char *section);
 /* dir/path, or path when it is absolute */
 const char *recipe_absolute(recipe *r, const char *path, size_t length);
 

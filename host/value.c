@@ -132,7 +132,7 @@ bool value_type_parse(const char *text, bool host, value_type *type, char *why, 
 }
 
 /* ---- values ---- */
-static bool parse_number(const value_type *t, const char *text, value *out, char *why, size_t bytes) {
+static bool parse_number(const value_type *t, const char *text, typed_value *out, char *why, size_t bytes) {
     bool whole = t->kind == VALUE_INT;
     int status = whole ? read_int(text, strlen(text), &out->i) : read_float(text, strlen(text), &out->f);
     if (status == NUMBER_BAD) {
@@ -149,7 +149,7 @@ static bool parse_number(const value_type *t, const char *text, value *out, char
     return true;
 }
 
-static bool parse_bool(const char *text, value *out, char *why, size_t bytes) {
+static bool parse_bool(const char *text, typed_value *out, char *why, size_t bytes) {
     static const char *const words[] = {"false", "true", "no", "yes", "off", "on"};
     for (int i = 0; i < 6; i++)
         if (strcasecmp(text, words[i]) == 0) {
@@ -160,7 +160,7 @@ static bool parse_bool(const char *text, value *out, char *why, size_t bytes) {
     return false;
 }
 
-static bool parse_enum(const value_type *t, const char *text, value *out, char *why, size_t bytes) {
+static bool parse_enum(const value_type *t, const char *text, typed_value *out, char *why, size_t bytes) {
     char words[512], hint[96];
     snprintf(words, sizeof words, "%.*s", t->span_len, t->span);
     suggest near = suggest_begin(text);
@@ -178,7 +178,7 @@ static bool parse_enum(const value_type *t, const char *text, value *out, char *
     return false;
 }
 
-static bool parse_size(const value_type *t, const char *text, value *out, char *why, size_t bytes) {
+static bool parse_size(const value_type *t, const char *text, typed_value *out, char *why, size_t bytes) {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
     size_t digits = strspn(text, "0123456789");
     const char *unit = text + digits + strspn(text + digits, " ");
@@ -215,7 +215,7 @@ bool value_list_item(const char *text, size_t i, const char **start, size_t *len
     }
 }
 
-static bool parse_list(const char *text, value *out, char *why, size_t bytes) {
+static bool parse_list(const char *text, typed_value *out, char *why, size_t bytes) {
     const char *start;
     size_t length, i = 0;
     for (; value_list_item(text, i, &start, &length); i++)
@@ -227,8 +227,8 @@ static bool parse_list(const char *text, value *out, char *why, size_t bytes) {
     return true;
 }
 
-bool value_parse(const value_type *type, const char *text, value *out, char *why, size_t bytes) {
-    *out = (value){.i = 0};
+bool value_parse(const value_type *type, const char *text, typed_value *out, char *why, size_t bytes) {
+    *out = (typed_value){.i = 0};
     if (type->word && strcmp(type->word, text) == 0) {
         out->word = true;
         return true;

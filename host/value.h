@@ -28,16 +28,16 @@ typedef struct value_type {
     const char *word; /* of "or WORD", else NULL; borrowed */
 } value_type;
 
-typedef struct value {
+typedef struct typed_value {
     int64_t i; /* VALUE_INT, VALUE_SIZE (bytes), VALUE_BOOL (0, 1), VALUE_ENUM (index of the word) */
     double f;  /* VALUE_FLOAT; VALUE_INT too */
     bool word; /* "or WORD" was given; i is 0 */
-} value;
+} typed_value;
 
 /* Reads a type text. host: allow the host-only forms. False with the reason in why when it is malformed. */
 bool value_type_parse(const char *text, bool host, value_type *type, char *why, size_t bytes);
 /* Reads text as that type. False with the reason in why ("'x' is not a whole number", "65 is outside 1..64"). */
-bool value_parse(const value_type *type, const char *text, value *out, char *why, size_t bytes);
+bool value_parse(const value_type *type, const char *text, typed_value *out, char *why, size_t bytes);
 /* The i-th item of a list, blanks trimmed: its start and length in text. False past the last item. */
 bool value_list_item(const char *text, size_t i, const char **start, size_t *length);
 

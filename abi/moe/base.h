@@ -2,7 +2,8 @@
  * descriptors, the one export, and what the host offers. Compiles as C11..C17 and C++11..C++20.
  *
  * Rules that hold for every header here:
- *  - A struct that may grow begins with `size`, set by whoever fills it; a reader tests MOE_REACH per field.
+ *  - A struct that may grow begins with `size`, set by whoever fills it; a reader tests MOE_REACH per field. Where the
+ *    callee fills (needs, info), the caller sets size, and the callee writes no field that it does not reach.
  *  - Structs are borrowed for the call. Data that a tensor points to lives until the stream has passed the call.
  *  - Whoever allocates frees. The host allocates everything but a plugin's own instance.
  *  - Thread tags: [main] set-up and tear-down, one thread at a time for an instance; [step] inside a training step,
@@ -36,7 +37,8 @@ typedef int32_t moe_status;
     X(MOE_E_COMM, 5, "communication failure or abort")  \
     X(MOE_E_OVERFLOW, 6, "a buffer bound was exceeded") \
     X(MOE_E_DATA, 7, "not a number in the data")        \
-    X(MOE_E_INTERNAL, 8, "internal fault")
+    X(MOE_E_INTERNAL, 8, "internal fault")              \
+    X(MOE_E_IO, 9, "file or system failure")
 #define MOE_STATUS_CONST(name, value, text) name = value,
 enum { MOE_STATUS_LIST(MOE_STATUS_CONST) };
 #undef MOE_STATUS_CONST
@@ -52,7 +54,8 @@ typedef struct moe_err {
 enum { MOE_F32, MOE_BF16, MOE_F64, MOE_I32, MOE_I64, MOE_U8, MOE_F8E4M3, MOE_F8E5M2, MOE_F4E2M1X2, MOE_E8M0 };
 
 /* FROZEN. Borrowed view of device memory: row-major and contiguous (there are no strides, so none can be wrong).
- * An optional tensor that is absent has data NULL and ndim 0. Sizes are elements. */
+ * An optional tensor that is absent has data NULL and ndim 0. Sizes are elements: MOE_F4E2M1X2 holds two values to a
+ * byte, and its shape counts values, so its last size is even. */
 typedef struct moe_tensor {
     void *data;
     int32_t dtype, ndim;

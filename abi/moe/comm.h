@@ -34,7 +34,8 @@ typedef struct moe_comm_v0 {
     void (*group_destroy)(void *self, void *group); /* [main] NULL is nothing */
 
     /* [step, collective, blocks without MOE_ASYNC] counts are elements; zero is allowed and joins. dtype MOE_F32,
-     * MOE_F64, MOE_BF16 (sums in FP32, rounded once), MOE_I32, MOE_I64; all_gather and broadcast take any dtype.
+     * MOE_F64, MOE_BF16 (sums in FP32, rounded once), MOE_I32, MOE_I64; all_gather and broadcast take any dtype
+     * (MOE_F4E2M1X2: count is bytes, each of two values).
      * in == out is allowed for all_reduce and broadcast; all_gather in place: in == out + rank * count. */
     moe_status (*all_reduce)(void *self, void *group, void *stream, const void *in, void *out, uint64_t count,
                              int32_t dtype, int32_t op, moe_err *err);

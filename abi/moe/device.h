@@ -18,10 +18,13 @@ typedef struct moe_device_cfg {
     uint64_t n_kv;
 } moe_device_cfg;
 
+/* alignment: what alloc gives, and every buffer that core plans - activations, gradients of activations, workspace,
+ * saved, handle - begins at a multiple of it. A tensor that is a part of a buffer (one parameter of the flat arenas,
+ * one layer's counts or losses, the rows of one microbatch) begins at a multiple of its element's size at least. */
 typedef struct moe_device_info {
     uint32_t size, compute_units; /* threads or multiprocessors that compute */
     uint64_t memory_total;        /* bytes; what alloc can give at most */
-    uint64_t alignment;           /* bytes; every tensor that core passes begins at a multiple */
+    uint64_t alignment;           /* bytes, a power of two: see below */
     uint64_t own_memory;          /* bytes that the instance itself holds (scratch of its workers, caches) */
     char name[96];                /* for people: "AVX-512, 2 threads" */
 } moe_device_info;
@@ -37,7 +40,7 @@ typedef struct moe_op_args {
     const moe_tensor *in, *out; /* [n_in], [n_out]; the array stays valid and unchanged while the graph lives */
     const void *attr;           /* the operation's attribute struct, or NULL; lives as long as in and out */
     const moe_rows *rows;       /* rows in expert order, or NULL: all rows of the tensors */
-    void *saved, *workspace;    /* as large as `sizes` said, device memory; NULL where 0 */
+    void *saved, *workspace;    /* as large as `sizes` said, device memory at info.alignment; NULL where 0 */
 } moe_op_args;
 
 typedef struct moe_op {

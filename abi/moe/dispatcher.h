@@ -27,7 +27,7 @@ typedef struct moe_dispatcher_cfg {
 
 typedef struct moe_dispatcher_needs {
     uint32_t size, dispatch_phases, combine_phases, groups; /* MOE_PHASE_* that do work; groups: local experts */
-    uint64_t handle;    /* bytes a (layer, microbatch), device memory, from layout until backward is done */
+    uint64_t handle;    /* bytes a (layer, microbatch), from layout until backward is done */
     uint64_t workspace; /* bytes, live from pack to unpack of one movement, and during layout */
     int64_t max_rows;   /* rows in expert order at most */
 } moe_dispatcher_needs;
@@ -36,10 +36,10 @@ typedef struct moe_layout_args {
     uint32_t size, reserved;
     void *stream;
     const moe_tensor *expert_ids; /* [T,k] I32; -1 = none */
-    void *handle, *workspace;
-    moe_rows *rows;            /* in: size, groups, max. out: host_total; the two arrays below are device memory */
-    const moe_tensor *offsets; /* [groups + 1] I64, out; rows->dev_offsets points here */
-    const moe_tensor *counts;  /* [groups] I64, out; rows->dev_counts points here */
+    void *handle, *workspace;     /* device memory at the device's info.alignment; NULL where 0 bytes */
+    moe_rows *rows;               /* in: size, groups, max. out: host_total; the two arrays below are device memory */
+    const moe_tensor *offsets;    /* [groups + 1] I64, out; rows->dev_offsets points here */
+    const moe_tensor *counts;     /* [groups] I64, out; rows->dev_counts points here */
 } moe_layout_args;
 
 /* Rows travel as bytes: hidden rows, quantised codes, row scales. */

@@ -30,7 +30,7 @@ typedef struct moe_linear_args {
     const moe_tensor *a, *b; /* the role's two inputs */
     const moe_tensor *out;
     const moe_rows *rows; /* NULL = dense */
-    void *workspace;
+    void *workspace;      /* device memory at the device's info.alignment; NULL where 0 bytes */
 } moe_linear_args;
 
 typedef struct moe_precision_v0 {

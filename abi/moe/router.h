@@ -11,9 +11,11 @@ extern "C" {
 
 typedef struct moe_router_cfg {
     uint32_t size, layer, n_layers, top_k;
-    uint32_t n_experts, n_identity; /* ids n_experts .. n_experts + n_identity - 1 return their input */
-    int64_t hidden, max_tokens;     /* max_tokens: of one call */
-    const moe_kv *kv;               /* [n_kv] */
+    uint32_t n_experts;  /* E: the columns of logits and the entries of counts */
+    uint32_t n_identity; /* ids n_experts .. n_experts + n_identity - 1 return their input. They have no column in
+                          * logits and no entry in counts in version 0, and 0 is the only value given today */
+    int64_t hidden, max_tokens; /* max_tokens: of one call */
+    const moe_kv *kv;           /* [n_kv] */
     uint64_t n_kv, seed;
 } moe_router_cfg;
 
@@ -29,11 +31,12 @@ enum {                        /* moe_router_needs.inputs */
        MOE_ROUTER_HIDDEN = 2,
        MOE_ROUTER_TOKEN_IDS = 4
 };
-enum { MOE_SCOPE_TOKEN, MOE_SCOPE_SEQUENCE, MOE_SCOPE_MICROBATCH, MOE_SCOPE_GLOBAL }; /* what a choice depends on */
+enum { MOE_SCOPE_TOKEN, MOE_SCOPE_SEQUENCE, MOE_SCOPE_MICROBATCH, MOE_SCOPE_GLOBAL }; /* what a result depends on */
 
 typedef struct moe_router_needs {
     uint32_t size, inputs;     /* bit set MOE_ROUTER_* */
-    uint64_t workspace, saved; /* bytes; host-allocated: workspace a call; saved a (layer, microbatch) until backward */
+    uint64_t workspace, saved; /* bytes, host-allocated at the device's info.alignment: workspace a call; saved a
+                                * (layer, microbatch) until backward */
     /* params are trained (FP32 in compute, replicated); state is MOE_F32 or MOE_I64, never cast, not trained. The
      * host owns both and writes them to checkpoints under layers.N.router.NAME. Arrays owned by the instance. */
     const moe_param_spec *params, *state;
@@ -41,7 +44,10 @@ typedef struct moe_router_needs {
     /* losses: each is a SUM over valid tokens; the host divides by the one global count of valid tokens. NULL-
      * terminated names in one array: "aux_loss", "z_loss", "entropy" are shown under the metrics of that name. */
     const char *const *losses;
-    uint32_t n_losses, scope;
+    uint32_t n_losses, scope; /* scope: MOE_SCOPE_*, what the choice of one token depends on */
+    /* MOE_SCOPE_*: what the gradient of the losses at one token depends on. Where it is the microbatch, gradients are
+     * not the same for another split of the global batch, and the host says so. An older router leaves 0: token. */
+    uint32_t loss_scope, reserved;
 } moe_router_needs;
 
 enum { MOE_ROUTE_TRAIN = 1, MOE_ROUTE_RECOMPUTE = 2 }; /* without TRAIN: evaluation, no jitter */
@@ -55,7 +61,7 @@ typedef struct moe_route_args { /* new arguments append */
     int64_t seq_len;     /* rows t with equal t / seq_len are one sequence; divides T */
     /* in; absent where not asked for. mask [T] U8, 0 = padding: no choice (ids -1, weights 0), no count, no loss;
      * absent = all live */
-    const moe_tensor *logits;    /* [T,E] F32 */
+    const moe_tensor *logits;    /* [T,E] F32; in backward as route saw them */
     const moe_tensor *hidden;    /* [T,h] */
     const moe_tensor *token_ids; /* [T] I32 */
     const moe_tensor *mask;

@@ -33,6 +33,8 @@ static moe_status needs(void *self, moe_router_needs *n, moe_err *err) {
     memset((char *)n + sizeof n->size, 0, n->size - sizeof n->size); /* its size is the caller's: never write past it */
     n->inputs = MOE_ROUTER_LOGITS;
     n->scope = MOE_SCOPE_TOKEN;
+    /* A field that came after the first headers: the struct of an older host may end before it. */
+    if (MOE_REACH(n, moe_router_needs, loss_scope)) n->loss_scope = MOE_SCOPE_TOKEN;
     return MOE_OK;
 }
 

@@ -136,6 +136,12 @@ static void topk_destroy(void *self) {
     free(self);
 }
 
+/* The balance loss of a token depends on its neighbours as soon as it enters the gradient; the z-loss never does. */
+static uint32_t loss_scope(const topk *t) {
+    if (t->aux_coef == 0) return MOE_SCOPE_TOKEN;
+    return t->sequence ? MOE_SCOPE_SEQUENCE : MOE_SCOPE_MICROBATCH;
+}
+
 /* Nothing is saved: backward forms the scores again from the logits, which the host holds anyway. */
 static moe_status topk_needs(void *self, moe_router_needs *needs, moe_err *err) {
     const topk *t = self;
@@ -151,6 +157,7 @@ static moe_status topk_needs(void *self, moe_router_needs *needs, moe_err *err) 
     needs->losses = losses;
     needs->n_losses = TOPK_LOSSES;
     needs->scope = MOE_SCOPE_TOKEN;
+    if (MOE_REACH(needs, moe_router_needs, loss_scope)) needs->loss_scope = loss_scope(t);
     return MOE_OK;
 }
 

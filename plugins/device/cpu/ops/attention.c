@@ -169,10 +169,10 @@ static void finish_queries(const attention_call *c, int64_t first, int64_t head,
     }
 }
 
-/* Piece i: the last blocks, which see most keys, come first. */
+/* Piece i: the blocks of one head follow each other, so that its keys stay in the cache; the longest comes first. */
 static void attend(void *arg, int64_t i, cpu_worker *w) {
     const attention_call *c = arg;
-    int64_t block = c->blocks - 1 - i / (c->batch * c->heads), which = i % (c->batch * c->heads);
+    int64_t block = c->blocks - 1 - i % c->blocks, which = i / c->blocks;
     int64_t head = which % c->heads, start = which / c->heads * c->seq, kv_head = head / (c->heads / c->kv_heads);
     int64_t first = start + block * BLOCK, n = cpu_min(c->seq - block * BLOCK, BLOCK), lanes = tile_pad(n);
     forward_room r = carve_forward(w->scratch, c->padded);

@@ -64,6 +64,15 @@ START_TEST(loss_and_gradient_hold) {
 }
 END_TEST
 
+START_TEST(random_shapes_hold) {
+    shape random[12];
+    ot r = {.seed = 81};
+    for (size_t i = 0; i < 12; i++)
+        random[i] = (shape){ot_below(&r, 60), 1 + ot_below(&r, 300), i % 3 ? MOE_F32 : MOE_BF16, i % 2, 1};
+    OT_EVERYWHERE(loss_case, random);
+}
+END_TEST
+
 /* One token of loss 8 and seven of loss 1, in two calls with one divisor: 15 / 8, and the gradient of one batch. */
 START_TEST(C094_microbatches_share_one_divisor) {
     ot t;
@@ -147,5 +156,5 @@ START_TEST(extreme_logits_behave) {
 }
 END_TEST
 
-OT_MAIN("loss", loss_and_gradient_hold, C094_microbatches_share_one_divisor,
+OT_MAIN("loss", loss_and_gradient_hold, random_shapes_hold, C094_microbatches_share_one_divisor,
         C098_targets_outside_the_vocabulary_are_refused, C093_no_valid_token_gives_zero, extreme_logits_behave)

@@ -85,6 +85,15 @@ START_TEST(norm_and_gradients_hold) {
 }
 END_TEST
 
+START_TEST(random_shapes_hold) {
+    shape random[12];
+    ot r = {.seed = 78};
+    for (size_t i = 0; i < 12; i++)
+        random[i] = (shape){ot_below(&r, 90), 2 + ot_below(&r, 150), i % 3 ? MOE_F32 : MOE_BF16, i % 2};
+    OT_EVERYWHERE(norm_case, random);
+}
+END_TEST
+
 /* In place on dres gives the bits that another buffer gives. */
 START_TEST(in_place_equals_out_of_place) {
     ot t;
@@ -138,5 +147,5 @@ START_TEST(bad_arguments_are_named) {
 }
 END_TEST
 
-OT_MAIN("rmsnorm", norm_and_gradients_hold, in_place_equals_out_of_place, zero_rows_are_finite_and_nan_passes,
-        bad_arguments_are_named)
+OT_MAIN("rmsnorm", norm_and_gradients_hold, random_shapes_hold, in_place_equals_out_of_place,
+        zero_rows_are_finite_and_nan_passes, bad_arguments_are_named)

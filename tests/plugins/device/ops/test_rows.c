@@ -85,6 +85,19 @@ START_TEST(sort_and_moves_are_exact) {
 }
 END_TEST
 
+START_TEST(random_shapes_hold) {
+    shape random[16];
+    ot r = {.seed = 79};
+    for (size_t i = 0; i < 16; i++) {
+        uint32_t groups = 1 + (uint32_t)ot_below(&r, 16), first = (uint32_t)ot_below(&r, 4);
+        random[i] = (shape){
+            ot_below(&r, 120),  1 + ot_below(&r, 8),       1 + ot_below(&r, 60), 1 + ot_below(&r, 33), first, groups,
+            first + groups + 2, i % 3 ? MOE_F32 : MOE_BF16};
+    }
+    OT_EVERYWHERE(rows_case, random);
+}
+END_TEST
+
 /* Eight routes and room for six: an error that says so, and nothing is written past the end (guards of ot). */
 START_TEST(C040_more_routes_than_rows_is_an_error) {
     ot t;
@@ -219,6 +232,6 @@ START_TEST(C098_ids_and_rows_outside_are_refused) {
 }
 END_TEST
 
-OT_MAIN("rows", sort_and_moves_are_exact, C040_more_routes_than_rows_is_an_error, C038_offsets_are_64_bits_wide,
-        C038_far_rows_are_moved, C039_all_ids_minus_one_give_zeros, C047_slots_are_summed_in_order,
-        C098_ids_and_rows_outside_are_refused)
+OT_MAIN("rows", sort_and_moves_are_exact, random_shapes_hold, C040_more_routes_than_rows_is_an_error,
+        C038_offsets_are_64_bits_wide, C038_far_rows_are_moved, C039_all_ids_minus_one_give_zeros,
+        C047_slots_are_summed_in_order, C098_ids_and_rows_outside_are_refused)

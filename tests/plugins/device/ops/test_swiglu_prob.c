@@ -85,6 +85,16 @@ START_TEST(activation_and_gradients_hold) {
 }
 END_TEST
 
+START_TEST(random_shapes_hold) {
+    shape random[12];
+    ot r = {.seed = 80};
+    for (size_t i = 0; i < 12; i++)
+        random[i] = (shape){i % 2 ? 24 + ot_below(&r, 9) : ot_below(&r, 50), 1 + ot_below(&r, 90),
+                            i % 3 ? MOE_F32 : MOE_BF16, (int32_t)(i / 2 % 2), i % 2};
+    OT_EVERYWHERE(gate_case, random);
+}
+END_TEST
+
 /* Rows past the last offset hold NaN and are neither read nor written; padding rows give zero whatever their p. */
 START_TEST(C065_rows_past_the_end_are_never_read) {
     static const int64_t at[] = {0, 4, 11}, n[] = {4, 5};
@@ -149,5 +159,5 @@ START_TEST(C123_other_layouts_are_refused) {
 }
 END_TEST
 
-OT_MAIN("swiglu_prob", activation_and_gradients_hold, C065_rows_past_the_end_are_never_read, bad_rows_are_named,
-        C123_other_layouts_are_refused)
+OT_MAIN("swiglu_prob", activation_and_gradients_hold, random_shapes_hold, C065_rows_past_the_end_are_never_read,
+        bad_rows_are_named, C123_other_layouts_are_refused)

@@ -1,0 +1,286 @@
+/* From recipe to session: plugin by plugin, then sizes. */
+#include "wire.h"
+
+#include <data/bytes.h>
+#include <io/fs.h>
+#include <mesh/mesh.h>
+#include <moe/options.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "options.h"
+#include "progress.h"
+
+/* The resolved options of each plugin section; a session's parts point into them. */
+typedef struct wire_memory {
+    size_t n;
+    struct {
+        moe_kv *kv;
+        size_t n_kv;
+    } sections[];
+} wire_memory;
+
+int wire_exit_code(moe_status status) {
+    switch (status) {
+        case MOE_OK:
+            return 0;
+        case MOE_E_ARG:
+            return 2;
+        case MOE_E_UNSUPPORTED:
+            return 3;
+        case MOE_E_COMM:
+            return 4;
+        default:
+            return 1;
+    }
+}
+
+/* ---- plugins ---- */
+/* One section: the plugin, and its options against the schema. */
+static int wire_plugin(session *s, recipe *r, loader *l, size_t i, const char *device, part_ref *out, err_list *errs) {
+    const recipe_plugin *p = recipe_plugin_at(r, i);
+    moe_err err = {.size = sizeof err};
+    moe_status status = loader_find(l, p->kind, p->name, device, &out->desc, &out->table, &err);
+    if (status) {
+        err_list_add(errs, "%s: %s", p->where, err.msg);
+        return 3;
+    }
+    moe_kv *kv = NULL;
+    size_t n_kv = 0;
+    if (!options_resolve(out->desc, p->options, p->n_options, &kv, &n_kv, errs)) return 2;
+    s->memory->sections[i].kv = kv;
+    s->memory->sections[i].n_kv = n_kv;
+    out->kv = kv;
+    out->n_kv = n_kv;
+    status = recipe_note_options(r, i, kv, n_kv, &err);
+    if (status) err_list_add(errs, "%s: %s", p->where, err.msg);
+    return status ? 1 : 0;
+}
+
+/* The number of a section in the recipe. */
+static size_t index_of(const recipe *r, const recipe_plugin *p) {
+    size_t i = 0;
+    while (recipe_plugin_at(r, i) != p) i++;
+    return i;
+}
+
+static int wire_kind(session *s, recipe *r, loader *l, const char *kind, const char *device, part_ref *out,
+                     err_list *errs) {
+    return wire_plugin(s, r, l, index_of(r, recipe_plugin_of(r, kind)), device, out, errs);
+}
+
+/* Overrides for some layers exist for routers only. */
+static int refuse_overrides(const recipe *r, err_list *errs) {
+    int code = 0;
+    for (size_t i = 0; i < recipe_count_plugins(r); i++) {
+        const recipe_plugin *p = recipe_plugin_at(r, i);
+        if ((!p->n_ranges && !p->experts) || strcmp(p->kind, "router") == 0) continue;
+        err_list_add(errs, "%s: sections for some layers or parts are built for [router] only", p->where);
+        code = 2;
+    }
+    return code;
+}
+
+static int wire_routers(session *s, recipe *r, loader *l, const char *device, err_list *errs) {
+    size_t n = recipe_count_plugins(r);
+    part_ref *found = calloc(n + 1, sizeof *found);
+    int code = 0;
+    if (!found) {
+        err_list_add(errs, "out of memory for the routers");
+        return 1;
+    }
+    for (uint32_t layer = 0; layer < s->parts.n_layers && !code; layer++) {
+        if (!model_layer_is_moe(&s->trainer.model, layer)) continue;
+        size_t i = index_of(r, recipe_plugin_for(r, "router", layer, false));
+        if (!found[i].desc) code = wire_plugin(s, r, l, i, device, &found[i], errs);
+        s->routers[layer] = found[i];
+    }
+    free(found);
+    s->parts.routers = s->routers;
+    return code;
+}
+
+static int wire_parts(session *s, recipe *r, loader *l, err_list *errs) {
+    parts_cfg *p = &s->parts;
+    int worst = refuse_overrides(r, errs);
+    int code = wire_kind(s, r, l, "device", "any", &p->device, errs);
+    if (code) return code;
+    const char *device = p->device.desc->device;
+    struct {
+        const char *kind;
+        part_ref *out;
+    } rest[] = {{"comm", &p->comm}, {"scheduler", &p->scheduler}, {"precision", &p->precision}};
+    for (size_t i = 0; i < sizeof rest / sizeof rest[0]; i++) {
+        code = wire_kind(s, r, l, rest[i].kind, device, rest[i].out, errs);
+        if (code > worst) worst = code;
+    }
+    if (s->trainer.model.experts) {
+        code = wire_kind(s, r, l, "dispatcher", device, &p->dispatcher, errs);
+        if (code > worst) worst = code;
+        code = wire_routers(s, r, l, device, errs);
+        if (code > worst) worst = code;
+    }
+    return worst;
+}
+
+/* ---- sizes ---- */
+static void wire_model(model_cfg *m, const recipe *r) {
+    *m = (model_cfg){.layers = (uint32_t)recipe_int(r, "model", "layers"),
+                     .dense_layers = (uint32_t)recipe_int(r, "model", "dense_layers"),
+                     .heads = (uint32_t)recipe_int(r, "model", "heads"),
+                     .kv_heads = (uint32_t)recipe_int(r, "model", "kv_heads"),
+                     .head_dim = (uint32_t)recipe_int(r, "model", "head_dim"),
+                     .experts = (uint32_t)recipe_int(r, "model", "experts"),
+                     .top_k = (uint32_t)recipe_int(r, "model", "top_k"),
+                     .hidden = recipe_int(r, "model", "hidden"),
+                     .vocab = recipe_int(r, "model", "vocab"),
+                     .expert_ffn = recipe_int(r, "model", "expert_ffn"),
+                     .dense_ffn = recipe_int(r, "model", "dense_ffn"),
+                     .shared_ffn = recipe_int(r, "model", "shared_experts") * recipe_int(r, "model", "shared_ffn"),
+                     .seq = recipe_int(r, "data", "seq_len"),
+                     .micro = recipe_int(r, "batch", "micro"),
+                     .head_rows = recipe_int(r, "memory", "head_rows"),
+                     .rope_theta = (float)recipe_float(r, "model", "rope_theta"),
+                     .norm_eps = (float)recipe_float(r, "model", "norm_eps"),
+                     .init_std = (float)recipe_float(r, "model", "init_std"),
+                     .tied = recipe_bool(r, "model", "tied"),
+                     .seed = (uint64_t)recipe_int(r, "run", "seed")};
+}
+
+static void wire_optimizer(trainer_cfg *t, const recipe *r) {
+    static const char *const schedules[] = {"constant", "cosine", "linear", "wsd"};
+    t->optimizer =
+        (optimizer_cfg){.kind = strcmp(recipe_word(r, "optimizer", "kind"), "sgd") ? OPTIMIZER_ADAMW : OPTIMIZER_SGD,
+                        .beta1 = (float)recipe_float(r, "optimizer", "beta1"),
+                        .beta2 = (float)recipe_float(r, "optimizer", "beta2"),
+                        .eps = (float)recipe_float(r, "optimizer", "eps"),
+                        .weight_decay = (float)recipe_float(r, "optimizer", "weight_decay"),
+                        .clip = (float)recipe_float(r, "optimizer", "clip")};
+    t->lr = (lr_config){.lr = recipe_float(r, "optimizer", "lr"),
+                        .min_fraction = recipe_float(r, "optimizer", "min_lr"),
+                        .warmup = recipe_int(r, "optimizer", "warmup"),
+                        .decay = recipe_int(r, "optimizer", "decay"),
+                        .total = recipe_int(r, "run", "steps")};
+    for (int i = 0; i < 4; i++)
+        if (strcmp(recipe_word(r, "optimizer", "schedule"), schedules[i]) == 0) t->lr.schedule = i;
+}
+
+/* Ranks and degrees; what this version cannot run is refused where it is written. */
+static int wire_mesh(session *s, const recipe *r, err_list *errs) {
+    static const char *const axes[] = {"tp", "cp", "pp", "vpp", "ep", "etp"};
+    trainer_cfg *t = &s->trainer;
+    int code = 0;
+    s->ranks = (uint32_t)recipe_int(r, "comm", "ranks");
+    s->parts.world = s->ranks;
+    t->mesh = (mesh_cfg){s->ranks, 1, 1, (uint32_t)recipe_int(r, "parallel", "dp"), 1, 1, 1};
+    for (size_t i = 0; i < sizeof axes / sizeof axes[0]; i++) {
+        const recipe_value *v = recipe_get(r, "parallel", axes[i]);
+        if (v->v.i == 1) continue;
+        err_list_add(errs, "%s: %s = %lld is not built yet: this version runs data parallelism (dp) only", v->where,
+                     axes[i], (long long)v->v.i);
+        code = 2;
+    }
+    mesh m;
+    moe_err err = {.size = sizeof err};
+    if (!code && mesh_init(&m, &t->mesh, &err)) {
+        err_list_add(errs, "%s: %s", recipe_get(r, "parallel", "dp")->where_key, err.msg);
+        code = 2;
+    }
+    int64_t slice = code ? 1 : t->model.micro * m.degree[MESH_DP];
+    if (!code && t->global % slice) {
+        err_list_add(errs, "%s: global = %lld is not a multiple of micro * dp = %lld * %u",
+                     recipe_get(r, "batch", "global")->where, (long long)t->global, (long long)t->model.micro,
+                     m.degree[MESH_DP]);
+        code = 2;
+    }
+    return code;
+}
+
+/* ---- data ---- */
+static void note_data(void *ctx, const char *text) {
+    (void)ctx;
+    fprintf(stderr, "moehost: note: %s\n", text);
+}
+
+static int wire_data(session *s, const recipe *r, err_list *errs) {
+    size_t n_train = 0, n_valid = 0;
+    data_config cfg = {.base = recipe_dir(r),
+                       .train = recipe_list(r, "data", "train", &n_train),
+                       .valid = recipe_list(r, "data", "valid", &n_valid),
+                       .valid_fraction = recipe_float(r, "data", "valid_fraction"),
+                       .seq_len = s->trainer.model.seq,
+                       .seed = s->trainer.model.seed,
+                       .note = note_data};
+    cfg.n_train = n_train;
+    cfg.n_valid = n_valid;
+    moe_err err = {.size = sizeof err};
+    moe_status status = data_open(&cfg, &s->data, &err);
+    if (status) {
+        err_list_add(errs, "%s: %s", recipe_get(r, "data", "train")->where, err.msg);
+        return wire_exit_code(status);
+    }
+    if (s->trainer.model.vocab < 256) {
+        err_list_add(errs, "%s: bytes need vocab = 256 or more, not %lld", recipe_get(r, "model", "vocab")->where_key,
+                     (long long)s->trainer.model.vocab);
+        return 2;
+    }
+    if (data_count_windows(s->data, DATA_VALID) < 1) s->eval_batches = 0;
+    s->trainer.data = s->data;
+    return 0;
+}
+
+/* ---- the session ---- */
+static void log_plugin(void *arg, int32_t level, const char *part, const char *msg) {
+    static const char *const words[] = {"error", "warning", "note", "debug"};
+    (void)arg;
+    if (level <= MOE_LOG_WARN) fprintf(stderr, "moehost: %s: %s: %s\n", words[level], part, msg);
+}
+
+static int print_resolved(session *s, const recipe *r, err_list *errs) {
+    size_t bytes = 0;
+    FILE *to = open_memstream(&s->resolved, &bytes);
+    if (to) recipe_print_resolved(r, to);
+    if (to && fclose(to) == 0) return 0;
+    err_list_add(errs, "out of memory for the resolved recipe");
+    return 1;
+}
+
+int wire_session(session *s, recipe *r, loader *l, uint32_t programs, err_list *errs) {
+    *s = (session){.steps = recipe_int(r, "run", "steps"),
+                   .log_every = recipe_int(r, "run", "log_every"),
+                   .eval_every = recipe_int(r, "run", "eval_every"),
+                   .eval_batches = recipe_int(r, "run", "eval_batches"),
+                   .ckpt_every = recipe_int(r, "checkpoint", "every"),
+                   .ckpt_keep = recipe_int(r, "checkpoint", "keep")};
+    snprintf(s->name, sizeof s->name, "%s", recipe_string(r, "run", "name"));
+    snprintf(s->out, sizeof s->out, "%s", recipe_string(r, "run", "out"));
+    wire_model(&s->trainer.model, r);
+    wire_optimizer(&s->trainer, r);
+    s->trainer.programs = programs;
+    s->trainer.global = recipe_int(r, "batch", "global");
+    s->trainer.memory_limit = (uint64_t)recipe_int(r, "memory", "limit");
+    s->parts.n_layers = s->trainer.model.layers;
+    s->parts.log = log_plugin;
+    size_t n = recipe_count_plugins(r);
+    s->routers = calloc(s->parts.n_layers + 1, sizeof *s->routers);
+    s->memory = calloc(1, sizeof *s->memory + n * sizeof s->memory->sections[0]);
+    if (!s->routers || !s->memory) {
+        err_list_add(errs, "out of memory for the session");
+        return 1;
+    }
+    s->memory->n = n;
+    int code = wire_mesh(s, r, errs);
+    int next = wire_parts(s, r, l, errs);
+    if (next > code) code = next;
+    if (!code && (programs & (TRAINER_TRAIN | TRAINER_EVAL))) code = wire_data(s, r, errs);
+    return code ? code : print_resolved(s, r, errs);
+}
+
+void session_free(session *s) {
+    for (size_t i = 0; s->memory && i < s->memory->n; i++) free(s->memory->sections[i].kv);
+    free(s->memory);
+    free(s->routers);
+    free(s->resolved);
+    data_close(s->data);
+    *s = (session){0};
+}

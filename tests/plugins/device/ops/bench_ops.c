@@ -1,0 +1,193 @@
+/* Prints the speed of the operations per compute thread: moe.attention/0 in GFLOP/s (only the products that causality
+ * asks for are counted) beside one large dnnl_sgemm on one thread, and the row operations in GB/s (bytes that have to
+ * be read and written) beside one large memcpy, all measured in the same run. Arguments: threads (1), instruction set
+ * (auto), part ("attention", "rows", or both). A program, not a test. */
+#include <dnnl.h>
+#include <time.h>
+
+#include "../bench_run.h"
+#include "ot.h"
+
+extern void omp_set_num_threads(int n) __attribute__((weak));
+static const char *threads_arg = "1", *isa_arg = "auto", *part_arg = "";
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* GFLOP/s, the best of a few; the machine may be shared. */
+static double measure_product(void) {
+    enum { N = 1536 };
+    float *a = malloc(N * N * 4), *b = malloc(N * N * 4), *y = malloc(N * N * 4);
+    double best = 0;
+    for (int i = 0; i < N * N; i++) a[i] = b[i] = (float)(i % 7) - 3.0f;
+    if (omp_set_num_threads) omp_set_num_threads(1);
+    for (int i = 0; i < 5; i++) {
+        double t = now();
+        dnnl_sgemm('N', 'T', N, N, N, 1.0f, a, N, b, N, 0.0f, y, N);
+        best = fmax(best, 2.0 * N * N * N / (now() - t));
+    }
+    free(a);
+    free(b);
+    free(y);
+    return best * 1e-9;
+}
+
+/* GB/s read and written by memcpy of 64 MiB. */
+static double measure_copy(void) {
+    enum { BYTES = 64 << 20 };
+    char *a = malloc(BYTES), *b = malloc(BYTES);
+    double best = 0;
+    memset(a, 1, BYTES);
+    memset(b, 2, BYTES);
+    for (int i = 0; i < 7; i++) {
+        double t = now();
+        memcpy(i % 2 ? a : b, i % 2 ? b : a, BYTES);
+        best = fmax(best, 2.0 * BYTES / (now() - t));
+    }
+    free(a);
+    free(b);
+    return best * 1e-9;
+}
+
+/* Seconds of one call, the best of nine. */
+static double measure(ot *t, cpu_open_step step, const moe_op_args *args) {
+    double best = 1e9;
+    moe_err err = {.size = sizeof err};
+    for (int i = 0; i < 9; i++) {
+        double at = now();
+        ot_want_msg(cpu_open_run_step(&t->dev, step, args, &err) == MOE_OK, "%s", err.msg);
+        best = fmin(best, now() - at);
+    }
+    return best;
+}
+
+static void bench_attention(ot *t, double peak, int64_t batch, int64_t seq, uint32_t heads, uint32_t dim, int32_t act) {
+    ot_call call;
+    moe_attention_attr attr = {.size = sizeof attr, .heads = heads, .kv_heads = heads / 2, .head_dim = dim};
+    attr.batch = batch;
+    attr.seq = seq;
+    attr.scale = 1.0f / sqrtf((float)dim);
+    int64_t width = 2 * (int64_t)heads * dim;
+    moe_tensor qkv = ot_random(t, ot_tensor(t, act, batch * seq, width), -1, 1), dqkv = ot_clone(t, &qkv);
+    moe_tensor o = ot_tensor(t, act, batch * seq, (int64_t)heads * dim), grad = ot_random(t, ot_clone(t, &o), -1, 1);
+    const moe_tensor in[] = {qkv}, out[] = {o}, back_in[] = {grad, qkv, o}, back_out[] = {dqkv};
+    ot_forward(t, &call, MOE_OP_ATTENTION, in, 1, out, 1, &attr, NULL);
+    double product = 2.0 * dim * (double)(batch * heads) * (double)seq * (double)(seq + 1) / 2 * 1e-9;
+    double forward = 2 * product / measure(t, call.op->forward, &call.args) / atof(threads_arg);
+    call.args.in = back_in;
+    call.args.n_in = 3;
+    call.args.out = back_out;
+    double backward = 5 * product / measure(t, call.op->backward, &call.args) / atof(threads_arg);
+    printf(
+        "attention %s batch %lld seq %4lld heads %u dim %3u: forward %5.1f GFLOP/s %3.0f %%, backward %5.1f %3.0f %%\n",
+        act == MOE_BF16 ? "BF16" : "F32 ", (long long)batch, (long long)seq, heads, dim, forward, 100 * forward / peak,
+        backward, 100 * backward / peak);
+    ot_clear(t);
+}
+
+static void report(const char *name, double bytes, double seconds, double peak) {
+    double got = bytes / seconds * 1e-9 / atof(threads_arg);
+    printf("%-24s %8.0f us %6.1f GB/s %4.0f %%\n", name, seconds * 1e6, got, 100 * got / peak);
+}
+
+static void bench_rows(ot *t, double peak) {
+    enum { T = 4096, H = 512, V = 4096, E = 16, K = 2, N = T * K };
+    static const moe_rmsnorm_attr norm = {sizeof norm, 1e-5f};
+    static const moe_attention_attr rope = {
+        .size = sizeof rope, .heads = 8, .kv_heads = 4, .head_dim = 32, .rotary_dim = 32};
+    static const moe_expert_rows_attr sort = {sizeof sort, 0, E, E, 1};
+    static const moe_permute_attr permute = {sizeof permute, K};
+    static const moe_adamw_attr adamw = {sizeof adamw, 0.9f, 0.95f, 1e-8f, 0.1f};
+    ot_call c;
+    moe_tensor x = ot_random(t, ot_tensor(t, MOE_F32, T, H), -1, 1), y = ot_clone(t, &x),
+               w = ot_fill(ot_tensor(t, MOE_F32, H), 1);
+    moe_tensor dw = ot_clone(t, &w), none = ot_absent(), pos = ot_fill(ot_tensor(t, MOE_I32, T), 100);
+    moe_tensor freq = ot_fill(ot_tensor(t, MOE_F32, 16), 0.1), ids = ot_tensor(t, MOE_I32, T, K),
+               p = ot_tensor(t, MOE_F32, T, K);
+    const moe_tensor norm_in[] = {x, none, w}, norm_out[] = {none, y}, norm_back[] = {y, x, w}, norm_grad[] = {y, dw};
+    ot_forward(t, &c, MOE_OP_RMSNORM, norm_in, 3, norm_out, 2, &norm, NULL);
+    report("rmsnorm forward", T * H * 8.0, measure(t, c.op->forward, &c.args), peak);
+    c.args.in = norm_back;
+    c.args.out = norm_grad;
+    report("rmsnorm backward", T * H * 12.0, measure(t, c.op->backward, &c.args), peak);
+    const moe_tensor rope_in[] = {x, pos, freq}, rope_out[] = {x};
+    ot_forward(t, &c, MOE_OP_ROPE, rope_in, 3, rope_out, 1, &rope, NULL);
+    report("rope", T * 384 * 8.0, measure(t, c.op->forward, &c.args), peak);
+
+    moe_tensor z = ot_random(t, ot_tensor(t, MOE_F32, T, 2 * H), -1, 1), row_p = ot_fill(ot_tensor(t, MOE_F32, T), 0.5);
+    moe_tensor dp = ot_clone(t, &row_p);
+    const moe_tensor gate_in[] = {z, row_p}, gate_out[] = {y}, gate_back[] = {x, z, row_p}, gate_grad[] = {z, dp};
+    ot_forward(t, &c, MOE_OP_SWIGLU_PROB, gate_in, 2, gate_out, 1, NULL, NULL);
+    report("swiglu_prob forward", T * H * 12.0, measure(t, c.op->forward, &c.args), peak);
+    c.args = (moe_op_args){.size = sizeof c.args, .n_in = 3, .n_out = 2, .in = gate_back, .out = gate_grad};
+    report("swiglu_prob backward", T * H * 20.0, measure(t, c.op->backward, &c.args), peak);
+
+    moe_tensor logits = ot_random(t, ot_tensor(t, MOE_F32, T, V), -1, 1),
+               targets = ot_fill(ot_tensor(t, MOE_I32, T), 5);
+    moe_tensor loss = ot_fill(ot_tensor(t, MOE_F64, 1), 0);
+    const moe_tensor loss_in[] = {logits, targets}, loss_out[] = {loss, logits};
+    ot_forward(t, &c, MOE_OP_CROSS_ENTROPY, loss_in, 2, loss_out, 2, NULL, NULL);
+    report("cross_entropy", (double)T * V * 8, measure(t, c.op->forward, &c.args), peak);
+
+    for (int64_t i = 0; i < T * K; i++) ot_set(&ids, i, (double)ot_below(t, E));
+    moe_tensor slot_row = ot_tensor(t, MOE_I64, T, K), row_slot = ot_tensor(t, MOE_I64, N),
+               at = ot_tensor(t, MOE_I64, E + 1);
+    moe_tensor n = ot_tensor(t, MOE_I64, E), rows_y = ot_fill(ot_tensor(t, MOE_F32, N, H), 0);
+    moe_tensor rows_p = ot_fill(ot_tensor(t, MOE_F32, N), 0);
+    moe_rows rows = {sizeof rows, E, N, at.data, n.data, -1};
+    const moe_tensor sort_in[] = {ids}, sort_out[] = {slot_row, row_slot, at, n};
+    ot_forward(t, &c, MOE_OP_EXPERT_ROWS, sort_in, 1, sort_out, 4, &sort, NULL);
+    report("expert_rows", N * 20.0, measure(t, c.op->forward, &c.args), peak);
+    const moe_tensor out_in[] = {x, row_slot, p}, out_out[] = {rows_y, rows_p}, back_in[] = {rows_y, slot_row},
+                     back_out[] = {y};
+    ot_forward(t, &c, MOE_OP_PERMUTE, out_in, 3, out_out, 2, &permute, &rows);
+    report("permute", N * H * 8.0, measure(t, c.op->forward, &c.args), peak);
+    ot_forward(t, &c, MOE_OP_UNPERMUTE, back_in, 2, back_out, 1, &permute, &rows);
+    report("unpermute", N * H * 4.0 + T * H * 4.0, measure(t, c.op->forward, &c.args), peak);
+
+    int64_t flat = (int64_t)T * V;
+    moe_tensor grad = logits, m = ot_fill(ot_tensor(t, MOE_F32, flat), 0), v = ot_clone(t, &m),
+               sum = ot_clone(t, &loss);
+    moe_tensor weights = ot_clone(t, &m), hyper = ot_fill(ot_tensor(t, MOE_F32, 4), 0.5),
+               stats = ot_fill(ot_tensor(t, MOE_F32, 2), 1);
+    grad.ndim = 1;
+    grad.shape[0] = flat;
+    grad.shape[1] = 1;
+    const moe_tensor adam_in[] = {grad, hyper, stats}, adam_out[] = {weights, m, v};
+    ot_forward(t, &c, MOE_OP_ADAMW, adam_in, 3, adam_out, 3, &adamw, NULL);
+    report("adamw", (double)flat * 28, measure(t, c.op->forward, &c.args), peak);
+    ot_forward(t, &c, MOE_OP_SUMSQ, &grad, 1, &sum, 1, NULL, NULL);
+    report("sumsq", (double)flat * 4, measure(t, c.op->forward, &c.args), peak);
+    ot_clear(t);
+}
+
+START_TEST(measure_operations) {
+    ot t;
+    (void)_i;
+    ck_assert_int_eq(ot_open(&t, isa_arg, threads_arg), MOE_OK);
+    if (strcmp(part_arg, "rows") != 0) {
+        double peak = measure_product();
+        printf("product of one thread: %.0f GFLOP/s\n", peak);
+        static const int64_t seqs[] = {128, 256, 512};
+        for (int64_t dim = 32; dim <= 128; dim *= 2)
+            for (int i = 0; i < 3; i++) bench_attention(&t, peak, 2048 / seqs[i], seqs[i], 4, (uint32_t)dim, MOE_F32);
+        bench_attention(&t, peak, 8, 256, 4, 64, MOE_BF16);
+    }
+    if (strcmp(part_arg, "attention") != 0) {
+        double peak = measure_copy();
+        printf("memcpy of one thread: %.1f GB/s\n", peak);
+        bench_rows(&t, peak);
+    }
+    ot_close(&t);
+}
+END_TEST
+
+int main(int argc, char **argv) {
+    if (argc > 1) threads_arg = argv[1];
+    if (argc > 2) isa_arg = argv[2];
+    if (argc > 3) part_arg = argv[3];
+    return bench_run(measure_operations, 0);
+}
