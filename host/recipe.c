@@ -80,7 +80,9 @@ double recipe_float(const recipe *r, const char *section, const char *key) {
     const recipe_value *v = recipe_get(r, section, key);
     return v ? v->v.f : 0;
 }
-bool recipe_bool(const recipe *r, const char *section, const char *key) { return recipe_int(r, section, key) != 0; }
+bool recipe_bool(const recipe *r, const char *section, const char *key) {
+    return recipe_int(r, section, key) != 0;
+}
 const char *recipe_string(const recipe *r, const char *section, const char *key) {
     const recipe_value *v = recipe_get(r, section, key);
     return v ? v->text : "";
@@ -93,8 +95,12 @@ const char *const *recipe_list(const recipe *r, const char *section, const char 
     *n = v && v->items ? (size_t)v->v.i : 0;
     return *n ? v->items : NULL;
 }
-const char *recipe_path(const recipe *r) { return r->path; }
-const char *recipe_dir(const recipe *r) { return r->dir; }
+const char *recipe_path(const recipe *r) {
+    return r->path;
+}
+const char *recipe_dir(const recipe *r) {
+    return r->dir;
+}
 
 /* ---- values ---- */
 const char *recipe_absolute(recipe *r, const char *path, size_t length) {
@@ -110,8 +116,7 @@ static void take_items(recipe *r, recipe_value *value, value_kind kind) {
     const char **items = n ? recipe_alloc(r, n * sizeof *items) : NULL;
     if (n && !items) return;
     for (size_t i = 0; i < n && value_list_item(value->text, i, &start, &length); i++) {
-        items[i] = kind == VALUE_PATHS ? recipe_absolute(r, start, length)
-                                       : recipe_text(r, "%.*s", (int)length, start);
+        items[i] = kind == VALUE_PATHS ? recipe_absolute(r, start, length) : recipe_text(r, "%.*s", (int)length, start);
         joined = i ? recipe_text(r, "%s, %s", joined, items[i]) : items[i];
     }
     value->items = items;
@@ -178,8 +183,8 @@ static void take_key(recipe *r, const recipe_option *given) {
     }
     recipe_value *slot = recipe_slot(r, r->section->name, row->key);
     if (given_twice(r, given, slot->from, slot->line, slot->where)) return;
-    *slot = (recipe_value){
-        .from = given->from, .line = given->line, .where = given->where, .where_key = given->where_key};
+    *slot =
+        (recipe_value){.from = given->from, .line = given->line, .where = given->where, .where_key = given->where_key};
     take_value(r, row, slot, given->value);
 }
 
@@ -236,14 +241,15 @@ static void take_event(void *ctx, const ini_event *e) {
     if (!e->key) {
         begin_section(r, e);
     } else if (r->section) {
-        take_key(r, &(recipe_option){.key = recipe_text(r, "%s", e->key),
-                                     .value = recipe_text(r, "%s", e->value),
-                                     .from = RECIPE_FILE,
-                                     .line = e->line,
-                                     .where = recipe_text(r, "%s:%d:%d: [%s] %s", r->path, e->line, e->value_column,
-                                                          e->section, e->key),
-                                     .where_key = recipe_text(r, "%s:%d:%d: [%s] %s", r->path, e->line,
-                                                              e->key_column, e->section, e->key)});
+        take_key(
+            r,
+            &(recipe_option){
+                .key = recipe_text(r, "%s", e->key),
+                .value = recipe_text(r, "%s", e->value),
+                .from = RECIPE_FILE,
+                .line = e->line,
+                .where = recipe_text(r, "%s:%d:%d: [%s] %s", r->path, e->line, e->value_column, e->section, e->key),
+                .where_key = recipe_text(r, "%s:%d:%d: [%s] %s", r->path, e->line, e->key_column, e->section, e->key)});
     }
     count_faults(r, before);
 }

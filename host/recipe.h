@@ -49,12 +49,12 @@ typedef struct recipe_plugin {
     bool named;                 /* the section itself names it; an override without a name continues its kind's */
     recipe_from from;
     int line;
-    const char *where; /* for errors about the plugin as a whole */
+    const char *where;      /* for errors about the plugin as a whole */
     recipe_option *options; /* [n_options] in the order of the file, then of --set */
     size_t n_options;
     const recipe_range *ranges; /* [n_ranges] ascending; 0 = all layers */
     size_t n_ranges;
-    bool experts; /* only the experts' products (precision) */
+    bool experts;           /* only the experts' products (precision) */
     const moe_kv *resolved; /* [n_resolved] after recipe_note_options */
     size_t n_resolved;
 } recipe_plugin;

@@ -109,8 +109,7 @@ static void check_experts(recipe *r) {
     if (top_k == 0)
         conflict(r, "model", "top_k", "missing: experts = %lld needs top_k of at least 1", (long long)experts);
     if (top_k > experts)
-        conflict(r, "model", "top_k", "top_k = %lld is more than experts = %lld", (long long)top_k,
-                 (long long)experts);
+        conflict(r, "model", "top_k", "top_k = %lld is more than experts = %lld", (long long)top_k, (long long)experts);
     if (recipe_int(r, "model", "expert_ffn") == 0)
         conflict(r, "model", "expert_ffn", "missing: experts = %lld needs it", (long long)experts);
     if (dense >= layers)
@@ -122,8 +121,7 @@ static void check_experts(recipe *r) {
     if (recipe_int(r, "model", "shared_experts") > 0 && recipe_int(r, "model", "shared_ffn") == 0)
         conflict(r, "model", "shared_ffn", "missing: shared_experts = %lld needs it",
                  (long long)recipe_int(r, "model", "shared_experts"));
-    if (recipe_int(r, "model", "shared_experts") == 0)
-        refuse_useless(r, "model", "shared_ffn", "shared_experts = 0");
+    if (recipe_int(r, "model", "shared_experts") == 0) refuse_useless(r, "model", "shared_ffn", "shared_experts = 0");
 }
 
 static void check_model(recipe *r) {

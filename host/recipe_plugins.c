@@ -187,8 +187,12 @@ void recipe_plugins_finish(recipe *r) {
     }
 }
 
-size_t recipe_count_plugins(const recipe *r) { return r->n_plugins; }
-const recipe_plugin *recipe_plugin_at(const recipe *r, size_t i) { return &r->plugins[i]; }
+size_t recipe_count_plugins(const recipe *r) {
+    return r->n_plugins;
+}
+const recipe_plugin *recipe_plugin_at(const recipe *r, size_t i) {
+    return &r->plugins[i];
+}
 const recipe_plugin *recipe_plugin_of(const recipe *r, const char *kind) {
     return recipe_plugin_for(r, kind, -1, false);
 }

@@ -5,19 +5,39 @@
 
 enum { COMMENT_COLUMN = 40 };
 
-static void print_pair(FILE *to, const char *key, const char *value, const char *origin) {
-    int n = fprintf(to, "%s =%s%s", key, *value ? " " : "", value);
-    fprintf(to, "%*s; %s\n", n < COMMENT_COLUMN ? COMMENT_COLUMN - n : 1, "", origin);
+/* The origin may hold any file's name: only plain characters reach the comment, which must stay one line of UTF-8. */
+static void print_origin(FILE *to, const char *origin) {
+    fputs("; ", to);
+    for (; *origin; origin++) fputc(*origin >= ' ' && *origin <= '~' ? *origin : '?', to);
+    fputc('\n', to);
 }
 
-static const char *origin(const recipe *r, recipe_from from, int line, const char *where, char *buf, size_t bytes) {
+static void print_pair(FILE *to, const char *key, const char *text, const char *origin) {
+    bool above = strlen(text) > 200; /* key, value and comment share the longest line that a recipe may have */
+    if (above) print_origin(to, origin);
+    int n = fprintf(to, "%s =%s%s", key, *text ? " " : "", text);
+    if (above)
+        fputc('\n', to);
+    else
+        fprintf(to, "%*s", n < COMMENT_COLUMN ? COMMENT_COLUMN - n : 1, "");
+    if (!above) print_origin(to, origin);
+}
+
+static const char *origin_of(const recipe *r, recipe_from from, int line, const char *where, char *buf, size_t bytes) {
     const char *base = strrchr(r->path, '/');
     switch (from) {
-        case RECIPE_DEFAULT: return "default";
-        case RECIPE_DERIVED: return "derived";
-        case RECIPE_PLUGIN: return "plugin's default";
-        case RECIPE_FILE: snprintf(buf, bytes, "%s:%d", base ? base + 1 : r->path, line); return buf;
-        case RECIPE_SET: snprintf(buf, bytes, "%.*s", (int)strcspn(where, "="), where); return buf;
+        case RECIPE_DEFAULT:
+            return "default";
+        case RECIPE_DERIVED:
+            return "derived";
+        case RECIPE_PLUGIN:
+            return "plugin's default";
+        case RECIPE_FILE:
+            snprintf(buf, bytes, "%s:%d", base ? base + 1 : r->path, line);
+            return buf;
+        case RECIPE_SET:
+            snprintf(buf, bytes, "%.*s", (int)strcspn(where, "="), where);
+            return buf;
     }
     return "";
 }
@@ -30,17 +50,17 @@ static void print_options(const recipe *r, const recipe_plugin *p, FILE *to) {
         for (size_t k = 0; k < p->n_options; k++)
             if (strcmp(p->options[k].key, p->resolved[i].key) == 0) given = &p->options[k];
         print_pair(to, p->resolved[i].key, p->resolved[i].value,
-                   given ? origin(r, given->from, given->line, given->where, buf, sizeof buf) : "plugin's default");
+                   given ? origin_of(r, given->from, given->line, given->where, buf, sizeof buf) : "plugin's default");
     }
     for (size_t k = 0; k < p->n_options && !p->resolved; k++)
         print_pair(to, p->options[k].key, p->options[k].value,
-                   origin(r, p->options[k].from, p->options[k].line, p->options[k].where, buf, sizeof buf));
+                   origin_of(r, p->options[k].from, p->options[k].line, p->options[k].where, buf, sizeof buf));
 }
 
 static void print_plugin(const recipe *r, const recipe_plugin *p, FILE *to) {
     char buf[256];
     fprintf(to, "\n[%s]\n", p->section);
-    print_pair(to, "plugin", p->name, origin(r, p->from, p->line, p->where, buf, sizeof buf));
+    print_pair(to, "plugin", p->name, origin_of(r, p->from, p->line, p->where, buf, sizeof buf));
     print_options(r, p, to);
 }
 
@@ -60,7 +80,7 @@ void recipe_print_resolved(const recipe *r, FILE *to) {
         for (size_t k = 0; k < s->n_keys; k++) {
             const recipe_value *v = recipe_slot(r, s->name, s->keys[k].key);
             if (s->plugin && strcmp(s->keys[k].key, "plugin") == 0) continue;
-            print_pair(to, s->keys[k].key, v->text, origin(r, v->from, v->line, v->where, buf, sizeof buf));
+            print_pair(to, s->keys[k].key, v->text, origin_of(r, v->from, v->line, v->where, buf, sizeof buf));
         }
         for (size_t k = 0; s->plugin && k < r->n_plugins; k++)
             if (strcmp(r->plugins[k].kind, s->name) == 0 && strchr(r->plugins[k].section, ':'))
@@ -84,8 +104,9 @@ static void print_heading(const section_row *s, FILE *to, bool markdown) {
         fprintf(to, markdown ? ". `[%s:0-2,5]` overrides it for layers 0, 1, 2 and 5" : "; [%s:0-2,5] for some layers",
                 s->name);
     if (s->parts)
-        fprintf(to, markdown ? ", `[%s:experts]` for the experts, `[%s:0-2,experts]` for both together"
-                             : ", [%s:experts], [%s:0-2,experts]",
+        fprintf(to,
+                markdown ? ", `[%s:experts]` for the experts, `[%s:0-2,experts]` for both together"
+                         : ", [%s:experts], [%s:0-2,experts]",
                 s->name, s->name);
     fprintf(to, markdown ? ".\n\n| key | type | default | what it is |\n|---|---|---|---|\n" : "\n");
 }
@@ -110,7 +131,8 @@ static const char intro_markdown[] =
     "line or after a blank. Values are written without quotes. Items of a list stand between commas. Relative paths\n"
     "start from the recipe's folder. `moehost check RECIPE --resolved` shows every value and where it comes from;\n"
     "`--set section.key=value` overrides one. Every other key of a plugin section is an option of the plugin:\n"
-    "`moehost plugins KIND/ID` lists them. An override of the same plugin keeps the options of its base section; where\n"
+    "`moehost plugins KIND/ID` lists them. An override of the same plugin keeps the options of its base section; "
+    "where\n"
     "two overrides hold, the one that names the layer comes first.\n";
 
 void recipe_print_reference(FILE *to, bool markdown) {

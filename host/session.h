@@ -16,7 +16,9 @@ typedef struct session {
     part_ref *routers;          /* [layers] owned */
     data_reader *data;          /* owned; NULL without data */
     char *resolved;             /* text of the fully resolved recipe, owned */
-    struct wire_memory *memory; /* options and loader, owned */
+    struct wire_memory *memory; /* options of the plugins, owned */
+    struct recipe *recipe;      /* owned, as the loader */
+    struct loader *loader;
 } session;
 
 void session_free(session *s);

@@ -8,16 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "command.h"
 #include "options.h"
 #include "progress.h"
 
 /* The resolved options of each plugin section; a session's parts point into them. */
 typedef struct wire_memory {
     size_t n;
-    struct {
-        moe_kv *kv;
-        size_t n_kv;
-    } sections[];
+    options sections[];
 } wire_memory;
 
 int wire_exit_code(moe_status status) {
@@ -39,20 +37,17 @@ int wire_exit_code(moe_status status) {
 /* One section: the plugin, and its options against the schema. */
 static int wire_plugin(session *s, recipe *r, loader *l, size_t i, const char *device, part_ref *out, err_list *errs) {
     const recipe_plugin *p = recipe_plugin_at(r, i);
+    const loader_request request = {p->kind, p->name, device, recipe_dir(r), p->where};
+    loader_found found;
+    if (!loader_find(l, &request, &found, errs)) return 3;
+    out->desc = found.desc;
+    out->table = found.vtable;
+    options *o = &s->memory->sections[i];
+    if (!options_resolve(out->desc, p->options, p->n_options, p->where, o, errs)) return 2;
+    out->kv = o->kv;
+    out->n_kv = o->n;
     moe_err err = {.size = sizeof err};
-    moe_status status = loader_find(l, p->kind, p->name, device, &out->desc, &out->table, &err);
-    if (status) {
-        err_list_add(errs, "%s: %s", p->where, err.msg);
-        return 3;
-    }
-    moe_kv *kv = NULL;
-    size_t n_kv = 0;
-    if (!options_resolve(out->desc, p->options, p->n_options, &kv, &n_kv, errs)) return 2;
-    s->memory->sections[i].kv = kv;
-    s->memory->sections[i].n_kv = n_kv;
-    out->kv = kv;
-    out->n_kv = n_kv;
-    status = recipe_note_options(r, i, kv, n_kv, &err);
+    moe_status status = recipe_note_options(r, i, o->kv, o->n, &err);
     if (status) err_list_add(errs, "%s: %s", p->where, err.msg);
     return status ? 1 : 0;
 }
@@ -103,7 +98,7 @@ static int wire_routers(session *s, recipe *r, loader *l, const char *device, er
 static int wire_parts(session *s, recipe *r, loader *l, err_list *errs) {
     parts_cfg *p = &s->parts;
     int worst = refuse_overrides(r, errs);
-    int code = wire_kind(s, r, l, "device", "any", &p->device, errs);
+    int code = wire_kind(s, r, l, "device", NULL, &p->device, errs);
     if (code) return code;
     const char *device = p->device.desc->device;
     struct {
@@ -245,8 +240,10 @@ static int print_resolved(session *s, const recipe *r, err_list *errs) {
     return 1;
 }
 
-int wire_session(session *s, recipe *r, loader *l, uint32_t programs, err_list *errs) {
-    *s = (session){.steps = recipe_int(r, "run", "steps"),
+static int wire_session(session *s, recipe *r, loader *l, uint32_t programs, err_list *errs) {
+    *s = (session){.recipe = s->recipe,
+                   .loader = s->loader,
+                   .steps = recipe_int(r, "run", "steps"),
                    .log_every = recipe_int(r, "run", "log_every"),
                    .eval_every = recipe_int(r, "run", "eval_every"),
                    .eval_batches = recipe_int(r, "run", "eval_batches"),
@@ -276,11 +273,27 @@ int wire_session(session *s, recipe *r, loader *l, uint32_t programs, err_list *
     return code ? code : print_resolved(s, r, errs);
 }
 
+int session_open(session *s, const command_args *args, uint32_t programs) {
+    *s = (session){0};
+    unsigned flags = programs & (TRAINER_TRAIN | TRAINER_EVAL) ? RECIPE_NEED_DATA : 0;
+    err_list errs = {0};
+    s->recipe = command_recipe(args, flags);
+    if (!s->recipe) return EXIT_CODE_USAGE;
+    s->loader = command_loader();
+    if (!s->loader) return EXIT_CODE_USAGE;
+    int code = wire_session(s, s->recipe, s->loader, programs, &errs);
+    err_list_print(&errs, stderr);
+    err_list_clear(&errs);
+    return code;
+}
+
 void session_free(session *s) {
-    for (size_t i = 0; s->memory && i < s->memory->n; i++) free(s->memory->sections[i].kv);
+    for (size_t i = 0; s->memory && i < s->memory->n; i++) options_free(&s->memory->sections[i]);
     free(s->memory);
     free(s->routers);
     free(s->resolved);
     data_close(s->data);
+    loader_destroy(s->loader);
+    recipe_destroy(s->recipe);
     *s = (session){0};
 }

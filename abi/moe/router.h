@@ -45,8 +45,8 @@ typedef struct moe_router_needs {
      * terminated names in one array: "aux_loss", "z_loss", "entropy" are shown under the metrics of that name. */
     const char *const *losses;
     uint32_t n_losses, scope; /* scope: MOE_SCOPE_*, what the choice of one token depends on */
-    /* MOE_SCOPE_*: what the gradient of the losses at one token depends on. Where it is the microbatch, gradients are
-     * not the same for another split of the global batch, and the host says so. An older router leaves 0: token. */
+    /* MOE_SCOPE_*: what the gradient of the losses at one token depends on. Where it is the microbatch, another
+     * split of the global batch has other gradients. A router that does not know the field leaves 0: token. */
     uint32_t loss_scope, reserved;
 } moe_router_needs;
 

@@ -81,41 +81,71 @@ static void run_node(void *arg) {
 }
 
 /* ---- compilation ---- */
-/* Does a node of another lane need an event of this predecessor, given what its lane has already waited for? */
-static int must_wait(const lanes *l, const graph *g, uint32_t pred, int32_t lane, const uint32_t *known) {
-    int32_t from = g->nodes[pred].info.lane;
-    return from != lane && known[from] < l->pos[pred];
+typedef struct wait_state {
+    const graph *g;
+    const lanes *l;
+    uint32_t known[MOE_LANES][MOE_LANES]; /* [lane][from]: place in `from` that `lane` has already waited for */
+} wait_state;
+
+/* Is `pred` over before `other` begins, or the earlier one of the same lane? */
+static int implied_by(const wait_state *w, uint32_t pred, uint32_t other) {
+    int32_t lane = w->g->nodes[pred].info.lane;
+    if (pred == other) return 0;
+    if (w->g->nodes[other].info.lane == lane) return w->l->pos[pred] < w->l->pos[other];
+    return w->l->pos[pred] <= lanes_before(w->l, other)[lane];
 }
 
-static moe_status emit_node(exec *x, const graph *g, const lanes *l, uint32_t n, uint32_t (*known)[MOE_LANES],
-                            moe_err *err) {
-    int32_t lane = g->nodes[n].info.lane;
-    moe_status status = open_lane(x->streams, lane, err);
-    for (uint32_t e = g->pred_start[n]; e < g->pred_start[n + 1] && !status; e++) {
-        uint32_t pred = g->pred[e];
-        if (!must_wait(l, g, pred, lane, known[lane])) continue;
-        x->commands[x->n++] = (command){.kind = CMD_WAIT, .lane = lane, .event = x->events[pred]};
-        const uint32_t *before = lanes_before(l, pred);
-        for (int i = 0; i < MOE_LANES; i++)
-            if (before[i] > known[lane][i]) known[lane][i] = before[i];
-        known[lane][g->nodes[pred].info.lane] = l->pos[pred];
+/* The least set of predecessors that the lane of node n must wait for: of every other lane the last, without those that
+ * an earlier wait or another predecessor implies. Returns their number, and notes the waits as done. */
+static uint32_t choose_waits(wait_state *w, uint32_t n, uint32_t out[MOE_LANES]) {
+    const graph *g = w->g;
+    uint32_t *known = w->known[g->nodes[n].info.lane], last[MOE_LANES], n_last = 0, n_out = 0;
+    int64_t of_lane[MOE_LANES] = {-1, -1, -1, -1, -1, -1};
+    for (uint32_t e = g->pred_start[n]; e < g->pred_start[n + 1]; e++) {
+        int64_t *best = &of_lane[g->nodes[g->pred[e]].info.lane];
+        if (*best < 0 || w->l->pos[g->pred[e]] > w->l->pos[*best]) *best = g->pred[e];
     }
+    for (int i = 0; i < MOE_LANES; i++)
+        if (of_lane[i] >= 0) last[n_last++] = (uint32_t)of_lane[i];
+    for (uint32_t i = 0; i < n_last; i++) {
+        int32_t from = g->nodes[last[i]].info.lane;
+        int implied = from == g->nodes[n].info.lane || known[from] >= w->l->pos[last[i]];
+        for (uint32_t j = 0; j < n_last && !implied; j++) implied = implied_by(w, last[i], last[j]);
+        if (!implied) out[n_out++] = last[i];
+    }
+    for (uint32_t i = 0; i < n_out; i++) {
+        const uint32_t *before = lanes_before(w->l, out[i]);
+        for (int lane = 0; lane < MOE_LANES; lane++)
+            if (before[lane] > known[lane]) known[lane] = before[lane];
+        known[g->nodes[out[i]].info.lane] = w->l->pos[out[i]];
+    }
+    return n_out;
+}
+
+static moe_status emit_node(exec *x, wait_state *w, uint32_t n, moe_err *err) {
+    const graph_node *node = &w->g->nodes[n];
+    uint32_t preds[MOE_LANES];
+    moe_status status = open_lane(x->streams, node->info.lane, err);
     if (status) return status;
-    x->commands[x->n++] = (command){.kind = CMD_NODE, .lane = lane, .run = {x, &g->nodes[n]}};
-    if (x->events[n]) x->commands[x->n++] = (command){.kind = CMD_RECORD, .lane = lane, .event = x->events[n]};
+    uint32_t n_waits = choose_waits(w, n, preds);
+    for (uint32_t i = 0; i < n_waits; i++)
+        x->commands[x->n++] = (command){.kind = CMD_WAIT, .lane = node->info.lane, .event = x->events[preds[i]]};
+    x->commands[x->n++] = (command){.kind = CMD_NODE, .lane = node->info.lane, .run = {x, node}};
+    if (x->events[n])
+        x->commands[x->n++] = (command){.kind = CMD_RECORD, .lane = node->info.lane, .event = x->events[n]};
     return MOE_OK;
 }
 
-/* An event for every node that a node of another lane names as predecessor. */
-static moe_status make_events(exec *x, const graph *g, moe_err *err) {
+/* An event for every node that another lane waits for: the same walk as emission, ahead of it. */
+static moe_status make_events(exec *x, const graph *g, const lanes *l, const uint32_t *order, moe_err *err) {
     const exec_lanes *s = x->streams;
+    wait_state w = {.g = g, .l = l};
     moe_status status = MOE_OK;
-    for (uint32_t n = 0; n < g->n_nodes; n++)
-        for (uint32_t e = g->pred_start[n]; e < g->pred_start[n + 1] && !status; e++) {
-            uint32_t pred = g->pred[e];
-            if (g->nodes[pred].info.lane != g->nodes[n].info.lane && !x->events[pred])
-                status = s->device->event_create(s->self, &x->events[pred], err);
-        }
+    for (uint32_t i = 0; i < g->n_nodes; i++) {
+        uint32_t preds[MOE_LANES], n = choose_waits(&w, order[i], preds);
+        for (uint32_t k = 0; k < n && !status; k++)
+            if (!x->events[preds[k]]) status = s->device->event_create(s->self, &x->events[preds[k]], err);
+    }
     return status;
 }
 
@@ -123,27 +153,25 @@ moe_status exec_create(exec **out, graph *g, const uint32_t *order, const lanes 
                        exec_fail_fn on_fail, void *arg, moe_err *err) {
     exec *x = calloc(1, sizeof *x);
     uint32_t n_pred = g->n_nodes ? g->pred_start[g->n_nodes] : 0;
-    uint32_t(*known)[MOE_LANES] = calloc(MOE_LANES, sizeof *known);
+    wait_state w = {.g = g, .l = l};
     moe_status status = MOE_E_NOMEM;
     if (x) {
         *x = (exec){.streams = streams, .n_nodes = g->n_nodes, .on_fail = on_fail, .arg = arg};
         x->commands = calloc((size_t)g->n_nodes * 2 + n_pred + 1, sizeof *x->commands);
         x->events = calloc(g->n_nodes + 1, sizeof *x->events);
     }
-    if (!x || !known || !x->commands || !x->events) {
+    if (!x || !x->commands || !x->events) {
         moe_fail(err, MOE_E_NOMEM, "out of memory for the executor");
         goto fail;
     }
-    status = make_events(x, g, err);
-    for (uint32_t i = 0; i < g->n_nodes && !status; i++) status = emit_node(x, g, l, order[i], known, err);
+    status = make_events(x, g, l, order, err);
+    for (uint32_t i = 0; i < g->n_nodes && !status; i++) status = emit_node(x, &w, order[i], err);
     for (uint32_t i = 0; i < g->n_nodes && !status; i++)
         if (g->nodes[i].stream) *g->nodes[i].stream = streams->stream[g->nodes[i].info.lane];
     if (status) goto fail;
-    free(known);
     *out = x;
     return MOE_OK;
 fail:
-    free(known);
     exec_destroy(x);
     return status;
 }

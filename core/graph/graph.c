@@ -81,14 +81,25 @@ buf_id graph_buffer_fixed(graph *g, void *ptr, uint64_t bytes, const char *forma
     return id;
 }
 
+static int known_buffer(graph *g, buf_id buf) {
+    if (buf < g->n_buffers) return 1;
+    graph_fail(g, MOE_E_INTERNAL, "the step graph has no buffer %u: it has %u", buf, g->n_buffers);
+    return 0;
+}
+
 void graph_patch_add(graph *g, void **where, buf_id buf, uint64_t offset) {
     if (buf == BUF_NONE) return;
+    if (!known_buffer(g, buf)) return;
     if (!grow(g, (void **)&g->patches, g->n_patches, &g->cap_patches, sizeof *g->patches)) return;
     g->patches[g->n_patches++] = (graph_patch){where, buf, offset};
 }
 
 uint32_t graph_node_add(graph *g, const moe_sched_node *info, graph_fn fn, void *ctx, void **stream, int async) {
     if (!grow(g, (void **)&g->nodes, g->n_nodes, &g->cap_nodes, sizeof *g->nodes)) return 0;
+    if (info->lane < 0 || info->lane >= MOE_LANES) {
+        graph_fail(g, MOE_E_INTERNAL, "node %s is on lane %d of %d", info->name, info->lane, MOE_LANES);
+        return 0;
+    }
     graph_node *node = &g->nodes[g->n_nodes];
     *node = (graph_node){.info = *info, .fn = fn, .ctx = ctx, .stream = stream, .async = async};
     node->info.name = arena_printf(&g->memory, "%s", info->name);
@@ -97,7 +108,11 @@ uint32_t graph_node_add(graph *g, const moe_sched_node *info, graph_fn fn, void 
 }
 
 static void add_use(graph *g, uint32_t node, buf_id buf, int write) {
-    if (buf == BUF_NONE) return;
+    if (buf == BUF_NONE || !known_buffer(g, buf)) return;
+    if (node >= g->n_nodes) {
+        graph_fail(g, MOE_E_INTERNAL, "the step graph has no node %u: it has %u", node, g->n_nodes);
+        return;
+    }
     if (!grow(g, (void **)&g->uses, g->n_uses, &g->cap_uses, sizeof *g->uses)) return;
     g->uses[g->n_uses++] = (graph_use){node, buf, write};
 }

@@ -8,17 +8,13 @@ const char *mesh_axis_name(mesh_axis axis) {
     return names[axis];
 }
 
-/* Product of degrees, or an error where it passes the world. */
-static moe_status divide(uint32_t world, const char *names, const uint32_t *degrees, int n, uint32_t *rest,
-                         moe_err *err) {
+/* The degree that the others leave, or an error where they do not divide the world. */
+static moe_status divide(uint32_t world, const char *names, const uint32_t degrees[3], uint32_t *rest, moe_err *err) {
     uint64_t product = 1;
-    for (int i = 0; i < n; i++) {
-        product *= degrees[i];
-        if (product > world) break;
-    }
+    for (int i = 0; i < 3 && product <= world; i++) product *= degrees[i];
     if (product > world || world % product)
-        return moe_fail(err, MOE_E_ARG, "%u ranks cannot be divided by %s = %llu", world, names,
-                        (unsigned long long)product);
+        return moe_fail(err, MOE_E_ARG, "%u ranks cannot be divided by %s = %u * %u * %u", world, names, degrees[0],
+                        degrees[1], degrees[2]);
     *rest = world / (uint32_t)product;
     return MOE_OK;
 }
@@ -28,8 +24,8 @@ moe_status mesh_init(mesh *m, const mesh_cfg *cfg, moe_err *err) {
         return moe_fail(err, MOE_E_ARG, "every parallel degree and the number of ranks must be at least 1");
     uint32_t dp, edp;
     const uint32_t attention[] = {cfg->tp, cfg->cp, cfg->pp}, experts[] = {cfg->etp, cfg->ep, cfg->pp};
-    moe_status status = divide(cfg->world, "tp * cp * pp", attention, 3, &dp, err);
-    if (!status) status = divide(cfg->world, "etp * ep * pp", experts, 3, &edp, err);
+    moe_status status = divide(cfg->world, "tp * cp * pp", attention, &dp, err);
+    if (!status) status = divide(cfg->world, "etp * ep * pp", experts, &edp, err);
     if (status) return status;
     if (cfg->dp && cfg->dp != dp)
         return moe_fail(err, MOE_E_ARG, "tp * cp * dp * pp = %llu, but there are %u ranks (dp would be %u)",

@@ -1,4 +1,5 @@
-/* Life of the instances. */
+/* Life of the instances. An instance counts as made when its create has succeeded, whatever a failing one left behind.
+ */
 #include "parts/parts.h"
 
 #include <moe/options.h>
@@ -64,11 +65,18 @@ static moe_status create_device(parts *p, moe_err *err) {
                                 .world = p->cfg.world,
                                 .kv = p->cfg.device.kv,
                                 .n_kv = p->cfg.device.n_kv};
-    moe_status status = named(h, p->device->create(&cfg, &h->host, &p->device_self, err), err);
+    void *self = NULL;
+    moe_status status = named(h, p->device->create(&cfg, &h->host, &self, err), err);
     if (status) return status;
+    p->device_self = self;
     p->device_service = (moe_device_service){sizeof(moe_device_service), 0, p->device, p->device_self};
     p->device_info.size = sizeof p->device_info;
-    return named(h, p->device->info(p->device_self, &p->device_info, err), err);
+    status = named(h, p->device->info(p->device_self, &p->device_info, err), err);
+    uint64_t align = p->device_info.alignment;
+    if (!status && (align == 0 || (align & (align - 1))))
+        status = moe_fail(err, MOE_E_INTERNAL, "%s: alignment of %llu bytes is not a power of two", h->name,
+                          (unsigned long long)align);
+    return status;
 }
 
 static moe_status create_comm(parts *p, moe_err *err) {
@@ -76,26 +84,38 @@ static moe_status create_comm(parts *p, moe_err *err) {
     if (!h) return MOE_E_NOMEM;
     const moe_comm_cfg cfg = {
         .size = sizeof cfg, .rank = p->cfg.rank, .world = p->cfg.world, .kv = p->cfg.comm.kv, .n_kv = p->cfg.comm.n_kv};
-    moe_status status = named(h, p->comm->create(&cfg, &h->host, &p->comm_self, err), err);
-    if (!status) p->comm_service = (moe_comm_service){sizeof(moe_comm_service), 0, p->comm, p->comm_self};
-    return status;
+    void *self = NULL;
+    moe_status status = named(h, p->comm->create(&cfg, &h->host, &self, err), err);
+    if (status) return status;
+    p->comm_self = self;
+    p->comm_service = (moe_comm_service){sizeof(moe_comm_service), 0, p->comm, p->comm_self};
+    return MOE_OK;
 }
 
 static moe_status create_precision(parts *p, moe_err *err) {
     part_host *h = add_host(p, &p->cfg.precision, -1, err);
     if (!h) return MOE_E_NOMEM;
     const moe_precision_cfg cfg = {.size = sizeof cfg, .kv = p->cfg.precision.kv, .n_kv = p->cfg.precision.n_kv};
-    moe_status status = named(h, p->precision->create(&cfg, &h->host, &p->precision_self, err), err);
+    void *self = NULL;
+    moe_status status = named(h, p->precision->create(&cfg, &h->host, &self, err), err);
     if (status) return status;
+    p->precision_self = self;
     p->precision_needs.size = sizeof p->precision_needs;
-    return named(h, p->precision->needs(p->precision_self, &p->precision_needs, err), err);
+    status = named(h, p->precision->needs(p->precision_self, &p->precision_needs, err), err);
+    if (!status && p->precision_needs.row_align < 1)
+        status = moe_fail(err, MOE_E_INTERNAL, "%s: row alignment %lld is not at least 1", h->name,
+                          (long long)p->precision_needs.row_align);
+    return status;
 }
 
 static moe_status create_scheduler(parts *p, moe_err *err) {
     part_host *h = add_host(p, &p->cfg.scheduler, -1, err);
     if (!h) return MOE_E_NOMEM;
     const moe_scheduler_cfg cfg = {.size = sizeof cfg, .kv = p->cfg.scheduler.kv, .n_kv = p->cfg.scheduler.n_kv};
-    return named(h, p->scheduler->create(&cfg, &h->host, &p->scheduler_self, err), err);
+    void *self = NULL;
+    moe_status status = named(h, p->scheduler->create(&cfg, &h->host, &self, err), err);
+    if (!status) p->scheduler_self = self;
+    return status;
 }
 
 moe_status parts_create(parts **out, const parts_cfg *cfg, moe_err *err) {
@@ -130,7 +150,10 @@ moe_status parts_add_router(parts *p, moe_router_cfg *cfg, moe_err *err) {
     cfg->size = sizeof *cfg;
     cfg->kv = ref->kv;
     cfg->n_kv = ref->n_kv;
-    return named(h, parts_router(p, cfg->layer)->create(cfg, &h->host, &p->router_self[cfg->layer], err), err);
+    void *self = NULL;
+    moe_status status = named(h, parts_router(p, cfg->layer)->create(cfg, &h->host, &self, err), err);
+    if (!status) p->router_self[cfg->layer] = self;
+    return status;
 }
 
 moe_status parts_add_dispatcher(parts *p, moe_dispatcher_cfg *cfg, moe_err *err) {
@@ -139,7 +162,10 @@ moe_status parts_add_dispatcher(parts *p, moe_dispatcher_cfg *cfg, moe_err *err)
     cfg->size = sizeof *cfg;
     cfg->kv = p->cfg.dispatcher.kv;
     cfg->n_kv = p->cfg.dispatcher.n_kv;
-    return named(h, p->dispatcher->create(cfg, &h->host, &p->dispatcher_self[cfg->layer], err), err);
+    void *self = NULL;
+    moe_status status = named(h, p->dispatcher->create(cfg, &h->host, &self, err), err);
+    if (!status) p->dispatcher_self[cfg->layer] = self;
+    return status;
 }
 
 void parts_destroy(parts *p) {

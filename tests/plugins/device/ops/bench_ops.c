@@ -93,20 +93,16 @@ static void report(const char *name, double bytes, double seconds, double peak) 
     printf("%-24s %8.0f us %6.1f GB/s %4.0f %%\n", name, seconds * 1e6, got, 100 * got / peak);
 }
 
-static void bench_rows(ot *t, double peak) {
-    enum { T = 4096, H = 512, V = 4096, E = 16, K = 2, N = T * K };
+enum { T = 4096, H = 512, V = 4096, E = 16, K = 2, N = T * K };
+
+static void bench_layers(ot *t, double peak) {
     static const moe_rmsnorm_attr norm = {sizeof norm, 1e-5f};
     static const moe_attention_attr rope = {
         .size = sizeof rope, .heads = 8, .kv_heads = 4, .head_dim = 32, .rotary_dim = 32};
-    static const moe_expert_rows_attr sort = {sizeof sort, 0, E, E, 1};
-    static const moe_permute_attr permute = {sizeof permute, K};
-    static const moe_adamw_attr adamw = {sizeof adamw, 0.9f, 0.95f, 1e-8f, 0.1f};
     ot_call c;
-    moe_tensor x = ot_random(t, ot_tensor(t, MOE_F32, T, H), -1, 1), y = ot_clone(t, &x),
-               w = ot_fill(ot_tensor(t, MOE_F32, H), 1);
-    moe_tensor dw = ot_clone(t, &w), none = ot_absent(), pos = ot_fill(ot_tensor(t, MOE_I32, T), 100);
-    moe_tensor freq = ot_fill(ot_tensor(t, MOE_F32, 16), 0.1), ids = ot_tensor(t, MOE_I32, T, K),
-               p = ot_tensor(t, MOE_F32, T, K);
+    moe_tensor x = ot_random(t, ot_tensor(t, MOE_F32, T, H), -1, 1), y = ot_clone(t, &x);
+    moe_tensor w = ot_fill(ot_tensor(t, MOE_F32, H), 1), dw = ot_clone(t, &w), none = ot_absent();
+    moe_tensor pos = ot_fill(ot_tensor(t, MOE_I32, T), 100), freq = ot_fill(ot_tensor(t, MOE_F32, 16), 0.1);
     const moe_tensor norm_in[] = {x, none, w}, norm_out[] = {none, y}, norm_back[] = {y, x, w}, norm_grad[] = {y, dw};
     ot_forward(t, &c, MOE_OP_RMSNORM, norm_in, 3, norm_out, 2, &norm, NULL);
     report("rmsnorm forward", T * H * 8.0, measure(t, c.op->forward, &c.args), peak);
@@ -117,49 +113,52 @@ static void bench_rows(ot *t, double peak) {
     ot_forward(t, &c, MOE_OP_ROPE, rope_in, 3, rope_out, 1, &rope, NULL);
     report("rope", T * 384 * 8.0, measure(t, c.op->forward, &c.args), peak);
 
-    moe_tensor z = ot_random(t, ot_tensor(t, MOE_F32, T, 2 * H), -1, 1), row_p = ot_fill(ot_tensor(t, MOE_F32, T), 0.5);
-    moe_tensor dp = ot_clone(t, &row_p);
-    const moe_tensor gate_in[] = {z, row_p}, gate_out[] = {y}, gate_back[] = {x, z, row_p}, gate_grad[] = {z, dp};
+    moe_tensor z = ot_random(t, ot_tensor(t, MOE_F32, T, 2 * H), -1, 1), p = ot_fill(ot_tensor(t, MOE_F32, T), 0.5);
+    moe_tensor dp = ot_clone(t, &p);
+    const moe_tensor gate_in[] = {z, p}, gate_out[] = {y}, gate_back[] = {x, z, p}, gate_grad[] = {z, dp};
     ot_forward(t, &c, MOE_OP_SWIGLU_PROB, gate_in, 2, gate_out, 1, NULL, NULL);
     report("swiglu_prob forward", T * H * 12.0, measure(t, c.op->forward, &c.args), peak);
     c.args = (moe_op_args){.size = sizeof c.args, .n_in = 3, .n_out = 2, .in = gate_back, .out = gate_grad};
     report("swiglu_prob backward", T * H * 20.0, measure(t, c.op->backward, &c.args), peak);
+    ot_clear(t);
+}
 
+static void bench_moves(ot *t, double peak) {
+    static const moe_expert_rows_attr sort = {sizeof sort, 0, E, E, 1};
+    static const moe_permute_attr permute = {sizeof permute, K};
+    ot_call c;
+    moe_tensor x = ot_random(t, ot_tensor(t, MOE_F32, T, H), -1, 1), ids = ot_tensor(t, MOE_I32, T, K);
+    moe_tensor slot_row = ot_tensor(t, MOE_I64, T, K), row_slot = ot_tensor(t, MOE_I64, N);
+    moe_tensor at = ot_tensor(t, MOE_I64, E + 1), n = ot_tensor(t, MOE_I64, E);
+    moe_tensor rows_y = ot_fill(ot_tensor(t, MOE_F32, N, H), 0);
+    moe_rows rows = {sizeof rows, E, N, at.data, n.data, -1};
+    for (int64_t i = 0; i < T * K; i++) ot_set(&ids, i, (double)ot_below(t, E));
+    const moe_tensor sort_out[] = {slot_row, row_slot, at, n}, out_in[] = {x, row_slot}, back_in[] = {rows_y, slot_row};
+    ot_forward(t, &c, MOE_OP_EXPERT_ROWS, &ids, 1, sort_out, 4, &sort, NULL);
+    report("expert_rows", N * 20.0, measure(t, c.op->forward, &c.args), peak);
+    ot_forward(t, &c, MOE_OP_PERMUTE, out_in, 2, &rows_y, 1, &permute, &rows);
+    report("permute", N * H * 8.0, measure(t, c.op->forward, &c.args), peak);
+    ot_forward(t, &c, MOE_OP_UNPERMUTE, back_in, 2, &x, 1, &permute, &rows);
+    report("unpermute", N * H * 4.0 + T * H * 4.0, measure(t, c.op->forward, &c.args), peak);
+    ot_clear(t);
+}
+
+static void bench_step(ot *t, double peak) {
+    static const moe_adamw_attr adamw = {sizeof adamw, 0.9f, 0.95f, 1e-8f, 0.1f};
+    const int64_t flat = (int64_t)T * V;
+    ot_call c;
     moe_tensor logits = ot_random(t, ot_tensor(t, MOE_F32, T, V), -1, 1),
-               targets = ot_fill(ot_tensor(t, MOE_I32, T), 5);
-    moe_tensor loss = ot_fill(ot_tensor(t, MOE_F64, 1), 0);
+               grad = ot_fill(ot_tensor(t, MOE_F32, flat), 0);
+    moe_tensor targets = ot_fill(ot_tensor(t, MOE_I32, T), 5), loss = ot_fill(ot_tensor(t, MOE_F64, 1), 0);
     const moe_tensor loss_in[] = {logits, targets}, loss_out[] = {loss, logits};
     ot_forward(t, &c, MOE_OP_CROSS_ENTROPY, loss_in, 2, loss_out, 2, NULL, NULL);
-    report("cross_entropy", (double)T * V * 8, measure(t, c.op->forward, &c.args), peak);
-
-    for (int64_t i = 0; i < T * K; i++) ot_set(&ids, i, (double)ot_below(t, E));
-    moe_tensor slot_row = ot_tensor(t, MOE_I64, T, K), row_slot = ot_tensor(t, MOE_I64, N),
-               at = ot_tensor(t, MOE_I64, E + 1);
-    moe_tensor n = ot_tensor(t, MOE_I64, E), rows_y = ot_fill(ot_tensor(t, MOE_F32, N, H), 0);
-    moe_tensor rows_p = ot_fill(ot_tensor(t, MOE_F32, N), 0);
-    moe_rows rows = {sizeof rows, E, N, at.data, n.data, -1};
-    const moe_tensor sort_in[] = {ids}, sort_out[] = {slot_row, row_slot, at, n};
-    ot_forward(t, &c, MOE_OP_EXPERT_ROWS, sort_in, 1, sort_out, 4, &sort, NULL);
-    report("expert_rows", N * 20.0, measure(t, c.op->forward, &c.args), peak);
-    const moe_tensor out_in[] = {x, row_slot, p}, out_out[] = {rows_y, rows_p}, back_in[] = {rows_y, slot_row},
-                     back_out[] = {y};
-    ot_forward(t, &c, MOE_OP_PERMUTE, out_in, 3, out_out, 2, &permute, &rows);
-    report("permute", N * H * 8.0, measure(t, c.op->forward, &c.args), peak);
-    ot_forward(t, &c, MOE_OP_UNPERMUTE, back_in, 2, back_out, 1, &permute, &rows);
-    report("unpermute", N * H * 4.0 + T * H * 4.0, measure(t, c.op->forward, &c.args), peak);
-
-    int64_t flat = (int64_t)T * V;
-    moe_tensor grad = logits, m = ot_fill(ot_tensor(t, MOE_F32, flat), 0), v = ot_clone(t, &m),
-               sum = ot_clone(t, &loss);
-    moe_tensor weights = ot_clone(t, &m), hyper = ot_fill(ot_tensor(t, MOE_F32, 4), 0.5),
-               stats = ot_fill(ot_tensor(t, MOE_F32, 2), 1);
-    grad.ndim = 1;
-    grad.shape[0] = flat;
-    grad.shape[1] = 1;
-    const moe_tensor adam_in[] = {grad, hyper, stats}, adam_out[] = {weights, m, v};
+    report("cross_entropy", (double)flat * 8, measure(t, c.op->forward, &c.args), peak);
+    moe_tensor m = ot_clone(t, &grad), v = ot_clone(t, &grad), w = ot_clone(t, &grad);
+    moe_tensor hyper = ot_fill(ot_tensor(t, MOE_F32, 4), 0.5), stats = ot_fill(ot_tensor(t, MOE_F32, 2), 1);
+    const moe_tensor adam_in[] = {grad, hyper, stats}, adam_out[] = {w, m, v};
     ot_forward(t, &c, MOE_OP_ADAMW, adam_in, 3, adam_out, 3, &adamw, NULL);
     report("adamw", (double)flat * 28, measure(t, c.op->forward, &c.args), peak);
-    ot_forward(t, &c, MOE_OP_SUMSQ, &grad, 1, &sum, 1, NULL, NULL);
+    ot_forward(t, &c, MOE_OP_SUMSQ, &grad, 1, &loss, 1, NULL, NULL);
     report("sumsq", (double)flat * 4, measure(t, c.op->forward, &c.args), peak);
     ot_clear(t);
 }
@@ -179,7 +178,9 @@ START_TEST(measure_operations) {
     if (strcmp(part_arg, "attention") != 0) {
         double peak = measure_copy();
         printf("memcpy of one thread: %.1f GB/s\n", peak);
-        bench_rows(&t, peak);
+        bench_layers(&t, peak);
+        bench_moves(&t, peak);
+        bench_step(&t, peak);
     }
     ot_close(&t);
 }

@@ -1,0 +1,144 @@
+#!/bin/sh
+# Runs the program as a user does: train, resume, interrupt, continue a text. program.sh MOEHOST WORKDIR SOURCE SANITIZE
+set -eu
+moehost=$1
+work=$2/work
+source=$3
+sanitize=$4
+rm -rf "$work"
+mkdir -p "$work"
+cd "$work"
+
+fail() {
+    echo "FAILED: $*" >&2
+    exit 1
+}
+# expect CODE COMMAND...: runs it, output in out.txt and err.txt
+expect() {
+    want=$1
+    shift
+    code=0
+    "$@" >out.txt 2>err.txt || code=$?
+    [ "$code" = "$want" ] || { cat out.txt err.txt >&2; fail "exit code $code, not $want: $*"; }
+}
+# last NAME FILE: the value of a field on the last line of metrics
+last() { tail -n 1 "$2" | sed -n "s/.*\"$1\": *\\([-0-9.e+]*\\).*/\\1/p"; }
+
+i=0
+while [ $i -lt 400 ]; do
+    echo "the quick brown fox number $i jumps over the lazy dog"
+    i=$((i + 1))
+done >text.txt
+
+cat >tiny.ini <<'END'
+[run]
+steps = 6
+log_every = 2
+eval_every = 3
+eval_batches = 2
+[data]
+train = text.txt
+seq_len = 32
+[model]
+layers = 2
+hidden = 32
+heads = 4
+kv_heads = 2
+experts = 4
+top_k = 2
+expert_ffn = 32
+[router]
+expert_bias = true
+aux_coef = 0.01
+[optimizer]
+lr = 0.01
+[batch]
+global = 4
+micro = 2
+[checkpoint]
+every = 3
+END
+
+echo "- a run leaves metrics, recipe and checkpoints"
+expect 0 "$moehost" run tiny.ini --out whole
+[ "$(wc -l <whole/metrics.jsonl)" = 6 ] || fail "metrics.jsonl has not 6 lines"
+for field in step tokens loss aux_loss z_loss lr grad_norm step_ms tokens_per_s model_gflops mfu dropped imbalance dead \
+    router_entropy peak_bytes val_loss; do
+    tail -n 1 whole/metrics.jsonl | grep -q "\"$field\":" || fail "metrics lack $field"
+done
+[ -f whole/ckpt/step-00000006/meta.json ] || fail "no final checkpoint"
+grep -q 'loss' out.txt || fail "no plain lines of progress"
+
+echo "- a run directory is not overwritten by accident"
+expect 2 "$moehost" run tiny.ini --out whole
+grep -q 'resume' err.txt || fail "the refusal does not say what to do"
+
+echo "- the resolved recipe gives the same run again, bit for bit"
+expect 0 "$moehost" run whole/recipe.ini --out again
+[ "$(last loss again/metrics.jsonl)" = "$(last loss whole/metrics.jsonl)" ] || fail "the resolved recipe runs differently"
+cmp whole/ckpt/step-00000006/model.safetensors again/ckpt/step-00000006/model.safetensors || fail "other weights"
+
+echo "- resume equals never having stopped, bit for bit"
+expect 0 "$moehost" run tiny.ini --out half --steps 3
+expect 0 "$moehost" run tiny.ini --out half --resume
+for file in model optimizer; do
+    cmp "whole/ckpt/step-00000006/$file.safetensors" "half/ckpt/step-00000006/$file.safetensors" || fail "resumed $file differs"
+done
+[ "$(wc -l <half/metrics.jsonl)" = 6 ] || fail "resumed metrics have not 6 lines"
+
+echo "- one and two compute threads, the same bits"
+expect 0 "$moehost" run tiny.ini --out one --set device.threads=1
+expect 0 "$moehost" run tiny.ini --out two --set device.threads=2
+cmp one/ckpt/step-00000006/model.safetensors two/ckpt/step-00000006/model.safetensors || fail "threads change bits"
+
+echo "- two ranks as threads"
+expect 0 "$moehost" run tiny.ini --out ranks --set comm.ranks=2
+awk -v a="$(last loss ranks/metrics.jsonl)" -v b="$(last loss whole/metrics.jsonl)" \
+    'BEGIN { d = a - b; if (d < 0) d = -d; exit !(d < 1e-4 * b) }' || fail "two ranks learn something else"
+
+echo "- bf16, dense, and a router by path"
+expect 0 "$moehost" run tiny.ini --out bf16 --set precision.plugin=bf16
+sed -e '/^\[router\]/,/^aux_coef/d' -e '/^experts/d' -e '/^top_k/d' -e '/^expert_ffn/d' tiny.ini >dense.ini
+expect 0 "$moehost" run dense.ini --set model.dense_ffn=48 --out dense
+sed -e '/^expert_bias/d' -e '/^aux_coef/d' tiny.ini >plain.ini
+expect 0 "$moehost" run plain.ini --set "router.plugin=$(dirname "$moehost")/plugins/router/template.so" --out path
+
+echo "- generate continues a prompt, the same way each time"
+expect 0 "$moehost" generate tiny.ini --out whole --prompt "the quick " --tokens 20 --seed 7
+cp out.txt first.txt
+grep -aq '^the quick ' out.txt || fail "the prompt is not there"
+expect 0 "$moehost" generate tiny.ini --out whole --prompt "the quick " --tokens 20 --seed 7
+cmp first.txt out.txt || fail "the same seed draws other tokens"
+
+echo "- SIGINT and SIGTERM: checkpoint first, 130 and 143"
+for name in INT TERM; do
+    code=0
+    # a background job of a shell ignores SIGINT: env restores the default
+    env --default-signal=INT "$moehost" run tiny.ini --out "stop$name" --steps 1000000 --set checkpoint.every=0 >out.txt 2>err.txt &
+    pid=$!
+    n=0
+    while [ ! -s "stop$name/metrics.jsonl" ]; do
+        n=$((n + 1))
+        [ $n -lt 600 ] || fail "no step within a minute"
+        sleep 0.1
+    done
+    kill -s $name $pid
+    wait $pid || code=$?
+    case $name in INT) want=130 ;; *) want=143 ;; esac
+    [ "$code" = $want ] || { cat err.txt >&2; fail "SIG$name: exit code $code, not $want"; }
+    ls "stop$name"/ckpt/step-*/meta.json >/dev/null || fail "SIG$name left no checkpoint"
+done
+
+echo "- a loss that is not a number ends the run with 1"
+expect 1 "$moehost" run tiny.ini --out nan --set optimizer.lr=1000 --set optimizer.clip=0 --set model.init_std=10 --steps 50
+[ "$(wc -l <err.txt)" = 1 ] || { cat err.txt >&2; fail "more than one line of error"; }
+
+if [ -z "$sanitize" ]; then
+    echo "- check of the quickstart is quick"
+    begin=$(date +%s%N)
+    expect 0 "$moehost" check "$source/recipes/quickstart.ini"
+    ms=$((($(date +%s%N) - begin) / 1000000))
+    echo "  $ms ms"
+    [ $ms -lt 500 ] || fail "check took $ms ms, the limit is 500"
+fi
+echo "all held"
