@@ -11,7 +11,9 @@ static moe_status check_rank(void *arg, uint32_t rank, const moe_bootstrap *boot
     with.rank = rank;
     with.bootstrap = bootstrap;
     trainer *t = NULL;
-    moe_status status = trainer_create(&t, &s->trainer, &with, err);
+    trainer_cfg cfg = s->trainer;
+    cfg.plan_only = 1;
+    moe_status status = trainer_create(&t, &cfg, &with, err);
     if (!status && !rank) {
         const trainer_memory m = trainer_memory_of(t);
         int64_t total = 0, n = 0;

@@ -21,7 +21,8 @@ typedef struct registry {
 const registry_entry *registry_add(registry *r, const moe_desc *desc, const char *path);
 void registry_clear(registry *r);
 
-/* Does the descriptor serve this device? 2: made for it; 1: for "any"; 0: for another. device NULL or "any": every one is 2. */
+/* Does the descriptor serve this device? 2: made for it; 1: for "any"; 0: for another. device NULL or "any": every one
+ * is 2. */
 int registry_match(const moe_desc *desc, const char *device);
 
 #endif

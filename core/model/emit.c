@@ -69,12 +69,14 @@ static void add_params(emit *e) {
     const params *p = &e->m->params;
     for (uint32_t i = 0; i < p->n && !e->g->status; i++) {
         const param *a = &p->at[i];
-        void *w = p->copy && a->kind == PARAM_LINEAR ? (void *)(p->copy + a->offset) : (void *)(p->master + a->offset);
+        void *w = p->copy && a->kind == PARAM_LINEAR ? (void *)(p->copy + a->offset)
+                                                     : (void *)params_at(p->master, a->offset);
         uint64_t size = a->kind == PARAM_LINEAR ? dtype_bytes(p->weight_dtype) : sizeof(float);
         e->weight[i] = graph_buffer_fixed(e->g, w, (uint64_t)a->count * size, "%s", a->name);
         e->grad[i] = BUF_NONE;
         if (e->train)
-            e->grad[i] = graph_buffer_fixed(e->g, p->grad + a->offset, (uint64_t)a->count * 4, "grad.%s", a->name);
+            e->grad[i] =
+                graph_buffer_fixed(e->g, params_at(p->grad, a->offset), (uint64_t)a->count * 4, "grad.%s", a->name);
     }
 }
 
@@ -83,7 +85,8 @@ static void add_router_state(emit *e) {
     for (uint32_t l = 0; l < m->cfg.layers && !e->g->status; l++) {
         const model_router *r = &m->routers[l];
         uint64_t row = m->cfg.experts * sizeof(int64_t);
-        e->counts[l] = graph_buffer_fixed(e->g, m->counts + (size_t)l * m->cfg.experts, row, "L%u.counts", l);
+        e->counts[l] =
+            graph_buffer_fixed(e->g, m->counts ? m->counts + (size_t)l * m->cfg.experts : NULL, row, "L%u.counts", l);
         e->state[l] = graph_alloc(e->g, r->needs.n_state * sizeof **e->state);
         for (uint32_t i = 0; i < r->needs.n_state && !e->g->status; i++)
             e->state[l][i] = graph_buffer_fixed(e->g, r->state[i], 0, "L%u.%s", l, r->needs.state[i].name);
@@ -106,7 +109,7 @@ moe_status emit_init(emit *e, graph *g, const model *m, int train, const uint64_
     e->stats_all = graph_buffer_fixed(g, m->stats, model_n_stats(m) * sizeof(double), "stats");
     for (uint32_t i = 0; i <= c->layers && !g->status; i++) {
         uint32_t first = i ? 1 + (i - 1) * MODEL_MAX_LOSSES : 0, n = i ? MODEL_MAX_LOSSES : 1;
-        e->stats[i] = graph_buffer_fixed(g, m->stats + first, n * sizeof(double), "stats.%u", i);
+        e->stats[i] = graph_buffer_fixed(g, m->stats ? m->stats + first : NULL, n * sizeof(double), "stats.%u", i);
     }
     e->positions =
         tref_of(graph_buffer_fixed(g, m->positions, (uint64_t)tokens * 4, "positions"), MOE_I32, tokens, 0, 0);

@@ -305,9 +305,9 @@ moe_status model_create(model **out, const model_cfg *cfg, parts *p, int arenas,
         if (!status) status = add_dispatcher(m, l, err);
     }
     if (!status) status = build_table(m, err);
-    if (!status) status = params_alloc(&m->params, arenas, p->device, p->device_self, err);
-    if (!status) status = alloc_state(m, err);
-    if (!status) status = initialise(m, err);
+    if (!status && arenas != PARAMS_NONE) status = params_alloc(&m->params, arenas, p->device, p->device_self, err);
+    if (!status && arenas != PARAMS_NONE) status = alloc_state(m, err);
+    if (!status && arenas != PARAMS_NONE) status = initialise(m, err);
     if (status)
         model_destroy(m);
     else

@@ -11,10 +11,11 @@
 enum { MODEL_MAX_LOSSES = 8 };
 
 /* Operations of the device that layers and optimiser use. */
-#define MODEL_OPS(X)                                                                                         \
-    X(EMBED)                                                                                                 \
-    X(RMSNORM) X(ROPE) X(ATTENTION) X(ROUTER_LINEAR) X(SWIGLU_PROB) X(CROSS_ENTROPY) X(COUNT_VALID) X(SUMSQ) \
-        X(CLIP_COEF) X(ADAMW) X(SGD)
+#define MODEL_OPS(X) \
+    X(EMBED)         \
+    X(RMSNORM)       \
+    X(ROPE)          \
+    X(ATTENTION) X(ROUTER_LINEAR) X(SWIGLU_PROB) X(CROSS_ENTROPY) X(COUNT_VALID) X(SUMSQ) X(CLIP_COEF) X(ADAMW) X(SGD)
 #define MODEL_OP_INDEX(name) MODEL_##name,
 enum { MODEL_OPS(MODEL_OP_INDEX) MODEL_N_OPS };
 #undef MODEL_OP_INDEX
@@ -48,7 +49,8 @@ typedef struct model {
 } model;
 
 /* [main] Checks the sizes, makes routers and dispatchers, lays out and allocates parameters (arenas: params.h) and
- * state, and fills both with their initial values. Every error names the key or plugin. parts outlive the model. */
+ * state, and fills both with their initial values (PARAMS_NONE: neither). Every error names the key or plugin. parts
+ * outlive the model. */
 moe_status model_create(model **out, const model_cfg *cfg, parts *p, int arenas, moe_err *err);
 void model_destroy(model *m); /* NULL is nothing */
 /* The BF16 copies again from the master weights, after a load. Waits. */

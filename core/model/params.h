@@ -37,11 +37,16 @@ void params_layout(params *p, int32_t weight_dtype);
 /* Number by name, or -1. */
 int64_t params_find(const params *p, const char *name);
 /* Which arenas a run needs: weights; and gradients; and AdamW's moments. */
-enum { PARAMS_WEIGHTS = 1, PARAMS_GRADS = 2, PARAMS_MOMENTS = 4 };
+enum { PARAMS_NONE = 0 /* no memory: a plan only */, PARAMS_WEIGHTS = 1, PARAMS_GRADS = 2, PARAMS_MOMENTS = 4 };
 /* Device memory of these arenas, bytes, and the making of it. */
 uint64_t params_bytes(const params *p, int arenas);
 moe_status params_alloc(params *p, int arenas, const moe_device_v0 *device, void *self, moe_err *err);
 void params_free(params *p, const moe_device_v0 *device, void *self);
+
+/* flat + offset; NULL where there is no memory (a plan only). */
+static inline float *params_at(float *flat, int64_t offset) {
+    return flat ? flat + offset : NULL;
+}
 
 /* One tensor of a file: a whole parameter, or one expert of a stacked one. */
 typedef struct param_piece {

@@ -5,7 +5,7 @@
 
 #include "train/trainer_impl.h"
 
-enum { SIDE = 1024, ROUNDS = 5 };
+enum { SIDE = 1024, ROUNDS = 10 };
 
 typedef struct product {
     const moe_op *op;

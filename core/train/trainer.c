@@ -132,10 +132,11 @@ moe_status trainer_create(trainer **out, const trainer_cfg *cfg, const parts_cfg
     if (!status) status = check_batch(t, err);
     if (!status) status = parts_create(&t->parts, with, err);
     if (!status) status = make_group(t, err);
-    if (!status) status = model_create(&t->model, &cfg->model, t->parts, arenas_of(cfg), err);
+    if (!status)
+        status = model_create(&t->model, &cfg->model, t->parts, cfg->plan_only ? PARAMS_NONE : arenas_of(cfg), err);
     if (!status) status = make_staging(t, err);
     if (!status) status = make_programs(t, err);
-    if (!status) status = start_programs(t, err);
+    if (!status && !cfg->plan_only) status = start_programs(t, err);
     if (status) {
         if (t->parts) trainer_abort(t, err->msg);
         trainer_destroy(t);

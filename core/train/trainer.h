@@ -17,6 +17,7 @@ typedef struct trainer_cfg {
     mesh_cfg mesh;
     uint32_t programs;       /* TRAINER_* */
     int64_t global;          /* sequences a step over all ranks: a multiple of micro * dp */
+    int plan_only;           /* 1: graph, order and memory plan, but no memory and no executor: nothing can run */
     uint64_t memory_limit;   /* bytes of one rank, 0 = none */
     const data_reader *data; /* borrowed, shared by the ranks; NULL for TRAINER_LOGITS alone */
 } trainer_cfg;

@@ -40,7 +40,8 @@ void emit_reduce_grads(emit *e, const step_cfg *cfg, uint32_t n_buckets) {
         if (end - begin < target && i + 1 < p->n) continue;
         char name[64];
         snprintf(name, sizeof name, "grads.%u-%u.all_reduce", first, i);
-        buf_id flat = graph_buffer_fixed(e->g, p->grad + begin, (uint64_t)(end - begin) * 4, "grads.%u-%u", first, i);
+        buf_id flat =
+            graph_buffer_fixed(e->g, params_at(p->grad, begin), (uint64_t)(end - begin) * 4, "grads.%u-%u", first, i);
         emit_all_reduce(e, cfg, name, tref_of(flat, MOE_F32, end - begin, 0, 0), end - begin, e->grad + first,
                         i + 1 - first);
         first = i + 1;
@@ -63,9 +64,8 @@ static void touch_class(emit *e, int kind, int weights) {
 static tref flat_of(emit *e, float *flat, const char *name, int kind) {
     const params *p = &e->m->params;
     int64_t n = p->begin[kind + 1] - p->begin[kind];
-    if (!flat) return tref_none();
-    return tref_of(graph_buffer_fixed(e->g, flat + p->begin[kind], (uint64_t)n * 4, "%s.%d", name, kind), MOE_F32, n, 0,
-                   0);
+    return tref_of(graph_buffer_fixed(e->g, params_at(flat, p->begin[kind]), (uint64_t)n * 4, "%s.%d", name, kind),
+                   MOE_F32, n, 0, 0);
 }
 
 static void emit_optimizer(emit *e, const step_cfg *cfg, int kind, tref grad, tref hyper, tref stats) {

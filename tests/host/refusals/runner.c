@@ -244,17 +244,20 @@ static int judge(const running *run, int status) {
     char *out = file_read(path);
     file_path(path, "%s/err", run->dir);
     char *err = file_read(path);
-    verdict v = {.to = stderr};
-    fprintf(stderr, "%s", ""); /* one stream, in order */
+    char *list = NULL;
+    size_t bytes = 0;
+    verdict v = {.to = open_memstream(&list, &bytes)};
+    ck_assert(v.to != NULL);
     int code = status == TIMED_OUT ? -1 : WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     if (status == TIMED_OUT) object(&v, "not done after %d s", LIMIT_MS / 1000);
     if (status != TIMED_OUT && code != r->code) object(&v, "exit code %d, not %d", code, r->code);
     if (strstr(err, "Sanitizer") || strstr(err, "runtime error:")) object(&v, "a sanitizer speaks");
     judge_words(&v, r, run->dir, out, err);
     if (r->code) judge_refusal(&v, run, out, err);
+    fclose(v.to);
     if (v.faults)
-        fprintf(stderr, "  row '%s' (%s):\n    stderr: %s%s\n", r->name, run->dir, *err ? err : "(nothing)\n",
-                r->code == 0 && *out ? out : "");
+        fprintf(stderr, "row '%s' in %s\n%s    stdout: %s\n    stderr: %s\n", r->name, run->dir, list, out, err);
+    free(list);
     free(out);
     free(err);
     return v.faults;

@@ -1,0 +1,276 @@
+/* Faults of the recipe's own keys: names, types, ranges, contradictions, sizes that this version cannot run, data. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "files.h"
+#include "runner.h"
+
+START_TEST(recipes_that_are_right) {
+    static const row rows[] = {
+        {"the small one", .say = {"tiny"}},
+        {"spaces and signs", .put = {"run: name = a.b-c_1", "memory: limit = 64 MiB", "model: tied = YES"}},
+        {"a cosine", .put = {"optimizer: schedule = cosine", "optimizer: warmup = 1", "optimizer: min_lr = 0.1"}},
+        {"sgd", .put = {"optimizer: kind = sgd", "optimizer: lr = 1e-2"}},
+        {"two ranks", .put = {"comm: ranks = 2"}},
+        {"shared experts", .put = {"model: shared_experts = 1", "model: shared_ffn = 16"}},
+        {"a dense layer first", .put = {"model: dense_layers = 1", "model: dense_ffn = 16"}},
+        {"an override for one layer", .put = {"router:1: scale = 2"}},
+        {"head_dim of its own", .put = {"model: head_dim = 6", "model: hidden = 10"}},
+    };
+    RUN(rows);
+}
+END_TEST
+
+START_TEST(C006_top_k_against_experts) {
+    static const row rows[] = {
+        {"more than experts", .put = {"model: top_k = 5"}, .code = 2, .say = {"[model] top_k", "5", "experts = 4"}},
+        {"none", .put = {"model: top_k = 0"}, .code = 2, .say = {"[model] top_k", "experts = 4"}},
+        {"negative", .put = {"model: top_k = -1"}, .code = 2, .say = {"[model] top_k", "-1", "outside"}},
+        {"far too many", .put = {"model: top_k = 4294967298"}, .code = 2, .say = {"[model] top_k", "outside"}},
+        {"more by --set", .args = "check tiny.ini --set model.top_k=5", .line = NO_PLACE, .code = 2,
+         .say = {"--set model.top_k=5", "experts = 4"}},
+    };
+    RUN(rows);
+}
+END_TEST
+
+START_TEST(C007_top_k_of_all_experts_works) {
+    static const row rows[] = {{"k = E", .put = {"model: top_k = 4"}}, {"k = E = 1", .put = {"model: top_k = 1",
+                                                                        "model: experts = 1"}}};
+    RUN(rows);
+}
+END_TEST
+
+#define DENSE                \
+    "[data]\n"               \
+    "train = ../text.txt\n"  \
+    "seq_len = 16\n"         \
+    "[model]\n"              \
+    "layers = 1\n"           \
+    "hidden = 16\n"          \
+    "heads = 2\n"
+START_TEST(C114_no_experts) {
+    static const row rows[] = {
+        {"a dense model is fine", .text = DENSE "dense_ffn = 16\n"},
+        {"experts = 0 is dense", .text = DENSE "dense_ffn = 16\nexperts = 0\n"},
+        {"top_k without experts", .text = DENSE "dense_ffn = 16\ntop_k = 2\n", .line = 9, .code = 2,
+         .say = {"[model] top_k", "experts = 0"}},
+        {"a router without experts", .text = DENSE "dense_ffn = 16\n[router]\nplugin = topk\n", .line = 10, .code = 2,
+         .say = {"[router]", "experts = 0"}},
+        {"an option of a router", .text = DENSE "dense_ffn = 16\n[router]\naux_coef = 0.01\n", .line = 10, .code = 2,
+         .say = {"[router] aux_coef", "experts = 0"}},
+        {"no width of the dense layers", .text = DENSE, .line = NO_PLACE, .code = 2,
+         .say = {"[model] dense_ffn", "experts = 0"}},
+        {"ep without experts", .text = DENSE "dense_ffn = 16\n[parallel]\nep = 2\n", .line = 10, .code = 2,
+         .say = {"[parallel] ep", "experts = 0"}},
+    };
+    RUN(rows);
+}
+END_TEST
+
+START_TEST(C099_odd_head_dim) {
+    static const row rows[] = {
+        {"given", .put = {"model: head_dim = 33"}, .code = 2, .say = {"[model] head_dim", "33", "odd"}},
+        {"one", .put = {"model: head_dim = 1"}, .code = 2, .say = {"[model] head_dim", "odd"}},
+        {"derived", .put = {"model: heads = 2", "model: hidden = 66"}, .code = 2, .say = {"head_dim", "33", "odd"}},
+    };
+    RUN(rows);
+}
+END_TEST
+
+START_TEST(names_with_a_slip) {
+    static const row rows[] = {
+        {"a key of [model]", .put = {"model: topk = 2"}, .code = 2,
+         .say = {"[model] topk", "unknown key", "did you mean 'top_k'?"}},
+        {"a key of [run]", .put = {"run: step = 5"}, .code = 2, .say = {"did you mean 'steps'?"}},
+        {"a key of [batch]", .put = {"batch: mirco = 2"}, .code = 2, .say = {"did you mean 'micro'?"}},
+        {"a key in the wrong section", .put = {"run: lr = 0.1"}, .code = 2, .say = {"unknown key", "[optimizer]"}},
+        {"nothing like it", .put = {"run: quux = 1"}, .code = 2, .say = {"unknown key"}, .not_say = "did you mean"},
+        {"case counts", .put = {"run: Steps = 5"}, .code = 2, .say = {"did you mean 'steps'?"}},
+        {"a word", .put = {"optimizer: schedule = cosin"}, .code = 2,
+         .say = {"[optimizer] schedule", "constant|cosine|linear|wsd", "did you mean 'cosine'?"}},
+    };
+    RUN(rows);
+}
+END_TEST
+
+START_TEST(values_of_the_wrong_type) {
+    static const row rows[] = {
+        {"words", .put = {"run: steps = many"}, .code = 2, .say = {"[run] steps", "'many'", "whole number"}},
+        {"an exponent", .put = {"run: steps = 1e3"}, .code = 2, .say = {"'1e3'", "whole number"}},
+        {"a fraction", .put = {"batch: global = 4.0"}, .code = 2, .say = {"'4.0'"}},
+        {"hexadecimal", .put = {"model: hidden = 0x10"}, .code = 2, .say = {"'0x10'"}},
+        {"thousands", .put = {"run: steps = 1,000"}, .code = 2, .say = {"'1,000'"}},
+        {"a unit", .put = {"data: seq_len = 16k"}, .code = 2, .say = {"'16k'"}},
+        {"not a number", .put = {"optimizer: lr = nan"}, .code = 2, .say = {"[optimizer] lr", "'nan'"}},
+        {"infinity", .put = {"optimizer: lr = inf"}, .code = 2, .say = {"'inf'"}},
+        {"a comma for a point", .put = {"optimizer: lr = 0,01"}, .code = 2, .say = {"'0,01'"}},
+        {"maybe", .put = {"model: tied = maybe"}, .code = 2, .say = {"'maybe'", "true|false"}},
+        {"one for true", .put = {"model: tied = 1"}, .code = 2, .say = {"'1'", "true|false"}},
+        {"a size in thousands", .put = {"memory: limit = 3 GB"}, .code = 2, .say = {"[memory] limit", "GiB"}},
+        {"a negative size", .put = {"memory: limit = -1"}, .code = 2, .say = {"[memory] limit"}},
+        {"a size beyond 63 bits", .put = {"memory: limit = 9999999999 TiB"}, .code = 2, .say = {"63 bits"}},
+        {"an unknown format", .put = {"data: format = json"}, .code = 2, .say = {"'json'", "bytes"}},
+        {"an unknown policy", .put = {"memory: recv = worst"}, .code = 2, .say = {"'worst'", "exact"}},
+        {"a word for a degree", .put = {"parallel: dp = full"}, .code = 2, .say = {"'full'", "fill"}},
+        {"an empty item", .put = {"data: train = a,,b"}, .code = 2, .say = {"[data] train", "item 2"}},
+    };
+    RUN(rows);
+}
+END_TEST
+
+START_TEST(values_out_of_range) {
+    static const row rows[] = {
+        {"no layers", .put = {"model: layers = 0"}, .code = 2, .say = {"[model] layers", "1..4096"}},
+        {"no heads", .put = {"model: heads = 0"}, .code = 2, .say = {"[model] heads", "outside"}},
+        {"negative steps", .put = {"run: steps = -5"}, .code = 2, .say = {"-5 is outside"}},
+        {"beyond 64 bits", .put = {"run: steps = 99999999999999999999"}, .code = 2, .say = {"outside"}},
+        {"a negative rate", .put = {"optimizer: lr = -0.1"}, .code = 2, .say = {"-0.1 is outside 0..1000"}},
+        {"beta of one", .put = {"optimizer: beta1 = 1"}, .code = 2, .say = {"[optimizer] beta1", "outside"}},
+        {"everything for evaluation", .put = {"data: valid_fraction = 1"}, .code = 2, .say = {"outside"}},
+        {"no sequences", .put = {"batch: micro = 0"}, .code = 2, .say = {"[batch] micro", "outside"}},
+        {"a negative seed", .put = {"run: seed = -1"}, .code = 2, .say = {"[run] seed", "outside"}},
+        {"no checkpoint kept", .put = {"checkpoint: keep = 0"}, .code = 2, .say = {"[checkpoint] keep", "outside"}},
+        {"no ranks", .put = {"comm: ranks = 0"}, .code = 2, .say = {"[comm] ranks", "outside"}},
+        {"a tiny theta", .put = {"model: rope_theta = 0.5"}, .code = 2, .say = {"[model] rope_theta", "outside"}},
+    };
+    RUN(rows);
+}
+END_TEST
+
+START_TEST(keys_that_contradict) {
+    static const row rows[] = {
+        {"kv_heads", .put = {"model: kv_heads = 3", "model: heads = 4"}, .code = 2,
+         .say = {"[model] kv_heads", "heads = 4", "kv_heads = 3"}},
+        {"heads", .put = {"model: heads = 3"}, .code = 2, .say = {"hidden = 16", "heads = 3"}},
+        {"micro", .put = {"batch: micro = 3"}, .code = 2, .say = {"[batch] micro", "global = 4", "micro = 3"}},
+        {"warm-up", .put = {"optimizer: warmup = 5", "optimizer: schedule = cosine"}, .code = 2,
+         .say = {"warmup = 5", "steps = 2"}},
+        {"a wsd without decay", .put = {"optimizer: schedule = wsd"}, .line = NO_PLACE, .code = 2,
+         .say = {"[optimizer] decay", "wsd"}},
+        {"a wsd longer than the run",
+         .put = {"optimizer: decay = 2", "optimizer: schedule = wsd", "optimizer: warmup = 1"}, .code = 2,
+         .say = {"warmup = 1", "decay = 2", "steps = 2"}},
+        {"a decay of nothing", .put = {"optimizer: decay = 1"}, .code = 2, .say = {"[optimizer] decay", "no effect"}},
+        {"a floor under a constant", .put = {"optimizer: min_lr = 0.5"}, .code = 2, .say = {"no effect"}},
+        {"moments of sgd", .put = {"optimizer: beta1 = 0.5", "optimizer: kind = sgd"}, .code = 2,
+         .say = {"[optimizer] beta1", "sgd"}},
+        {"only dense layers", .put = {"model: dense_layers = 2", "model: dense_ffn = 8"}, .code = 2,
+         .say = {"dense_layers = 2", "layers = 2"}},
+        {"a dense layer without width", .put = {"model: dense_layers = 1"}, .line = NO_PLACE, .code = 2,
+         .say = {"[model] dense_ffn", "dense_layers = 1"}},
+        {"a width without dense layers", .put = {"model: dense_ffn = 16"}, .code = 2, .say = {"no effect"}},
+        {"experts without width", .put = {"model: expert_ffn = 0"}, .code = 2, .say = {"[model] expert_ffn"}},
+        {"a shared expert without width", .put = {"model: shared_experts = 1"}, .line = NO_PLACE, .code = 2,
+         .say = {"[model] shared_ffn", "shared_experts = 1"}},
+        {"a width without shared experts", .put = {"model: shared_ffn = 16"}, .code = 2, .say = {"no effect"}},
+        {"a vocabulary without some bytes", .put = {"model: vocab = 200"}, .code = 2, .say = {"200", "256"}},
+        {"nothing to evaluate", .put = {"run: eval_every = 1", "data: valid_fraction = 0"}, .code = 2,
+         .say = {"[run] eval_every"}},
+        {"two sources of evaluation", .put = {"data: valid_fraction = 0.2", "data: valid = ../text.txt"}, .code = 2,
+         .say = {"[data] valid_fraction", "no effect"}},
+        {"a path for a name", .put = {"run: name = ../up"}, .code = 2, .say = {"[run] name", "'../up'"}},
+    };
+    RUN(rows);
+}
+END_TEST
+
+START_TEST(all_faults_in_one_pass) {
+    static const row rows[] = {
+        {"three of three kinds", .put = {"run: steps = many", "model: topk = 2", "optimizer: lr = -1"}, .lines = 3,
+         .code = 2, .say = {"[run] steps: 'many'", "[model] topk: unknown key", "[optimizer] lr: -1 is outside"}},
+        {"three contradictions", .put = {"model: kv_heads = 3", "model: top_k = 9", "batch: micro = 3"}, .lines = 3,
+         .code = 2, .say = {"[model] kv_heads", "[model] top_k", "[batch] micro"}},
+        {"line and --set", .put = {"run: steps = many"}, .args = "check tiny.ini --set batch.micro=x", .lines = 2,
+         .code = 2, .say = {"tiny.ini:3:", "--set batch.micro=x: 'x'"}},
+        {"options of two plugins", .put = {"router: scal = 2", "device: thread = 2"}, .lines = 2, .code = 2,
+         .say = {"did you mean 'scale'?", "did you mean 'threads'?"}},
+        {"what is missing, once each", .text = "[data]\ntrain = ../text.txt\n", .line = NO_PLACE, .lines = 3, .code = 2,
+         .say = {"[model] hidden: missing", "[model] layers: missing", "[model] heads: missing"}},
+    };
+    RUN(rows);
+}
+END_TEST
+
+START_TEST(layers_and_parts) {
+    static const row rows[] = {
+        {"beyond the model", .put = {"router:1-5: scale = 2"}, .line = NO_PLACE, .code = 2,
+         .say = {"[router:1-5]", "layer 5", "layers 0-1"}},
+        {"no number", .text = "[router:x]\nscale = 2\n", .line = 1, .code = 2, .say = {"[router:x]", "'x'"}},
+        {"backwards", .text = "[router:1-0]\nscale = 2\n", .line = 1, .code = 2, .say = {"'1-0'"}},
+        {"one layer in two sections", .put = {"router:0-1: scale = 2", "router:1: scale = 3"}, .line = NO_PLACE,
+         .code = 2, .say = {"layer 1", "[router:0-1]"}},
+        {"a kind without layers", .text = "[device:0]\nthreads = 1\n", .line = 1, .code = 2, .say = {"[device"}},
+        {"a section without layers", .text = "[run:0]\nsteps = 1\n", .line = 1, .code = 2, .say = {"[run"}},
+        {"parts that are not built", .put = {"precision:experts: plugin = bf16"}, .code = 2,
+         .say = {"[router] only"}},
+    };
+    RUN(rows);
+}
+END_TEST
+
+START_TEST(degrees_of_parallelism) {
+    static const row rows[] = {
+        {"tp", .put = {"parallel: tp = 2", "comm: ranks = 2"}, .code = 2, .say = {"[parallel] tp", "tp = 2", "dp"}},
+        {"cp", .put = {"parallel: cp = 2", "comm: ranks = 2"}, .code = 2, .say = {"[parallel] cp", "cp = 2"}},
+        {"pp", .put = {"parallel: pp = 2", "comm: ranks = 2"}, .code = 2, .say = {"[parallel] pp", "pp = 2"}},
+        {"vpp", .put = {"parallel: vpp = 2"}, .code = 2, .say = {"[parallel] vpp", "vpp = 2"}},
+        {"ep", .put = {"parallel: ep = 2", "comm: ranks = 2"}, .code = 2, .say = {"[parallel] ep", "ep = 2"}},
+        {"etp", .put = {"parallel: etp = 2", "comm: ranks = 2"}, .code = 2, .say = {"[parallel] etp", "etp = 2"}},
+        {"ep divides no experts", .put = {"parallel: ep = 3", "comm: ranks = 3"}, .code = 2,
+         .say = {"experts = 4", "ep = 3"}},
+        {"dp without ranks", .put = {"parallel: dp = 2"}, .code = 2, .say = {"[parallel] dp", "2"}},
+        {"ranks without dp", .put = {"parallel: dp = 1", "comm: ranks = 2"}, .code = 2, .say = {"[parallel] dp"}},
+        {"a batch that ranks cannot share", .put = {"batch: global = 4", "comm: ranks = 3"}, .code = 2,
+         .say = {"global = 4", "3"}},
+        {"too little memory", .put = {"memory: limit = 4 KiB"}, .line = NO_PLACE, .code = 2,
+         .say = {"bytes", "4096", "[memory] limit"}},
+    };
+    RUN(rows);
+}
+END_TEST
+
+/* ---- data ---- */
+static void make_data(const char *dir) {
+    char path[PATH_BYTES];
+    file_path(path, "%s/short.txt", dir);
+    file_write(path, "0123456789", 10);
+    file_path(path, "%s/empty.txt", dir);
+    file_write(path, "", 0);
+    file_path(path, "%s/folder", dir);
+    file_make_dir(path, 0755);
+}
+
+START_TEST(data_that_is_none) {
+    static const row rows[] = {
+        {"no files named", .put = {"data: train ="}, .line = NO_PLACE, .code = 2, .say = {"[data] train", "missing"}},
+        {"no such file", .put = {"data: train = nowhere.txt"}, .code = 2, .say = {"[data] train", "$DIR/nowhere.txt"}},
+        {"a glob without a match", .put = {"data: train = ../*.parquet"}, .code = 2, .say = {"*.parquet"}},
+        {"one of two", .put = {"data: train = ../text.txt, nowhere.txt"}, .code = 2, .say = {"$DIR/nowhere.txt"}},
+        {"a folder", .put = {"data: train = folder"}, .prepare = make_data, .code = 2, .say = {"folder", "directory"}},
+        {"too small", .put = {"data: train = short.txt"}, .prepare = make_data, .code = 2, .say = {"17", "bytes"}},
+        {"empty", .put = {"data: train = empty.txt"}, .prepare = make_data, .code = 2, .say = {"bytes"}},
+        {"no such file to evaluate", .put = {"data: valid = nowhere.txt"}, .code = 2,
+         .say = {"[data] valid", "$DIR/nowhere.txt"}},
+    };
+    RUN(rows);
+}
+END_TEST
+
+TCase *recipe_tests(void) {
+    TCase *tc = tcase_create("recipe");
+    tcase_add_test(tc, recipes_that_are_right);
+    tcase_add_test(tc, C006_top_k_against_experts);
+    tcase_add_test(tc, C007_top_k_of_all_experts_works);
+    tcase_add_test(tc, C114_no_experts);
+    tcase_add_test(tc, C099_odd_head_dim);
+    tcase_add_test(tc, names_with_a_slip);
+    tcase_add_test(tc, values_of_the_wrong_type);
+    tcase_add_test(tc, values_out_of_range);
+    tcase_add_test(tc, keys_that_contradict);
+    tcase_add_test(tc, all_faults_in_one_pass);
+    tcase_add_test(tc, layers_and_parts);
+    tcase_add_test(tc, degrees_of_parallelism);
+    tcase_add_test(tc, data_that_is_none);
+    return tc;
+}
