@@ -23,8 +23,8 @@ if [ -n "$program" ]; then
     needed=$(readelf -d "$program" | sed -n 's/.*(NEEDED).*\[\(.*\)\].*/\1/p')
     [ -n "$needed" ] || fault "$program: readelf shows no library"
     for lib in $needed; do
-        case $lib in libdnnl* | libcuda* | libnccl* | libmpi* | libcublas*) fault "$program is linked with $lib" ;; esac
-        for so in "$plugins"/*/*.so; do [ "$lib" = "${so##*/}" ] && fault "$program is linked with plugin $lib"; done
+        case ${lib##*/} in libdnnl* | libcuda* | libnccl* | libmpi* | libcublas*) fault "$program is linked with $lib" ;; esac
+        for so in "$plugins"/*/*.so; do [ "${lib##*/}" = "${so##*/}" ] && fault "$program is linked with plugin $lib"; done
     done
     nm --defined-only "$program" 2>/dev/null | grep -q " $entry\$" && fault "$program holds a plugin's entry"
 else

@@ -18,7 +18,7 @@ static moe_status count(void *ctx, moe_err *err) {
     ++*(int *)ctx;
     return MOE_OK;
 }
-static moe_status fail(void *ctx, moe_err *err) {
+static moe_status fail_data(void *ctx, moe_err *err) {
     ++*(int *)ctx;
     return moe_fail(err, MOE_E_DATA, "token 7 is not a number");
 }
@@ -39,7 +39,7 @@ static void open_scene(scene *s, cpu_open *c) {
     graph *g = graph_create();
     buf_id x = graph_buffer_add(g, 8, "x");
     run_graph_node(g, "L2.mb0.norm2.fwd", MOE_LANE_COMPUTE, count, &s->first, NULL, NULL);
-    run_graph_node(g, "L2.mb0.route.fwd", MOE_LANE_COMPUTE, fail, &s->bad, NULL, BUFS(x));
+    run_graph_node(g, "L2.mb0.route.fwd", MOE_LANE_COMPUTE, fail_data, &s->bad, NULL, BUFS(x));
     run_graph_node(g, "L2.mb0.layout.fwd", MOE_LANE_COMPUTE, count, &s->next, NULL, NULL);
     run_graph_node(g, "L2.mb0.exchange.fwd", MOE_LANE_COMM_EP, count, &s->follower, BUFS(x), NULL);
     check_ok(graph_finish(g, err));
@@ -94,7 +94,7 @@ START_TEST(of_several_errors_one_is_kept) {
         graph *g = graph_create();
         int runs[3] = {0};
         told t = {0};
-        for (int lane = 0; lane < 3; lane++) run_graph_node(g, names[lane], lane, fail, &runs[lane], NULL, NULL);
+        for (int lane = 0; lane < 3; lane++) run_graph_node(g, names[lane], lane, fail_data, &runs[lane], NULL, NULL);
         check_ok(graph_finish(g, err));
         run_graph run;
         run_graph_open(&run, &c, g, NULL, tell, &t);
@@ -130,7 +130,7 @@ START_TEST(asynchronous_nodes_fail_the_same_way) {
     int bad = 0, next = 0;
     told t = {0};
     moe_sched_node info[2] = {{.name = "launch", .group = -1}, {.name = "after", .group = -1}};
-    graph_node_add(g, &info[0], fail, &bad, NULL, 1);
+    graph_node_add(g, &info[0], fail_data, &bad, NULL, 1);
     graph_node_add(g, &info[1], count, &next, NULL, 0);
     check_ok(graph_finish(g, err));
     run_graph run;

@@ -33,7 +33,7 @@ START_TEST(good_text) {
         {"\xef\xbb\xbf[a]\nk=v", "[a]\na.k=v@2:1:3\n"},
         {"  [ a ]  ; why\n\t k\t=  v w  # note\n", "[a]\na.k=v w@2:3:8\n"},
         {"; c\n# c\n\n[a]\n[b]\n", "[a]\n[b]\n"},
-        {"[a]\nk=\nl=;all comment\nm =  # note\n", "[a]\na.k=@2:1:3\na.l=@3:1:3\na.m=@4:1:6\n"},
+        {"[a]\nk=\nl=;all comment\nm =  # note\n", "[a]\na.k=@2:1:3\na.l=@3:1:3\na.m=@4:1:4\n"},
         {"[a]\nk=a;b#c\n", "[a]\na.k=a;b#c@2:1:3\n"},
         {"[a]\nk=a=b:c\n", "[a]\na.k=a=b:c@2:1:3\n"},
         {"[a]\nk=[x]\n", "[a]\na.k=[x]@2:1:3\n"},

@@ -16,33 +16,34 @@
 
 enum { SLOTS = 2, LIMIT_MS = 20000, MOST_ARGS = 32, TIMED_OUT = -1 };
 
-static const char tiny[] = "; a small recipe that is right\n"
-                           "[run]\n"
-                           "steps = 2\n"
-                           "log_every = 1\n"
-                           "\n"
-                           "[data]\n"
-                           "train = ../text.txt\n"
-                           "seq_len = 16\n"
-                           "\n"
-                           "[model]\n"
-                           "layers = 2\n"
-                           "hidden = 16\n"
-                           "heads = 2\n"
-                           "kv_heads = 1\n"
-                           "experts = 4\n"
-                           "top_k = 2\n"
-                           "expert_ffn = 16\n"
-                           "\n"
-                           "[router]\n"
-                           "plugin = topk\n"
-                           "\n"
-                           "[device]\n"
-                           "threads = 1\n"
-                           "\n"
-                           "[batch]\n"
-                           "global = 4\n"
-                           "micro = 2\n";
+static const char tiny[] =
+    "; a small recipe that is right\n"
+    "[run]\n"
+    "steps = 2\n"
+    "log_every = 1\n"
+    "\n"
+    "[data]\n"
+    "train = ../text.txt\n"
+    "seq_len = 16\n"
+    "\n"
+    "[model]\n"
+    "layers = 2\n"
+    "hidden = 16\n"
+    "heads = 2\n"
+    "kv_heads = 1\n"
+    "experts = 4\n"
+    "top_k = 2\n"
+    "expert_ffn = 16\n"
+    "\n"
+    "[router]\n"
+    "plugin = topk\n"
+    "\n"
+    "[device]\n"
+    "threads = 1\n"
+    "\n"
+    "[batch]\n"
+    "global = 4\n"
+    "micro = 2\n";
 
 typedef struct running {
     const row *row; /* NULL: free */
@@ -82,7 +83,8 @@ static char *expand(const char *text, const char *dir) {
     return out;
 }
 
-/* Where the line that begins with `start` (n bytes) is, from `text` on; NULL when there is none. whole: and is no more. */
+/* Where the line that begins with `start` (n bytes) is, from `text` on; NULL when there is none. whole: and is no more.
+ */
 static char *find_line(char *text, const char *start, size_t n, int whole) {
     for (char *at = text; at; at = strchr(at, '\n') ? strchr(at, '\n') + 1 : NULL)
         if (strncmp(at, start, n) == 0 && (!whole || at[n] == '\n')) return at;
@@ -151,6 +153,15 @@ static int open_output(const char *dir, const char *name) {
     return open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
 }
 
+static void set_variable(const char *name, const char *text, const char *dir) {
+    char *value = expand(text ? text : "", dir);
+    if (text)
+        setenv(name, value, 1);
+    else
+        unsetenv(name);
+    free(value);
+}
+
 /* In the child. Words of a command line; '~' inside a word stands for a blank. */
 static void start(const row *r, const char *dir) {
     char *argv[MOST_ARGS + 1], *save = NULL;
@@ -165,10 +176,8 @@ static void start(const row *r, const char *dir) {
     }
     argv[n] = NULL;
     setpgid(0, 0);
-    if (r->path)
-        setenv("MOEHOST_PLUGIN_PATH", expand(r->path, dir), 1);
-    else
-        unsetenv("MOEHOST_PLUGIN_PATH");
+    set_variable("MOEHOST_PLUGIN_PATH", r->path, dir);
+    set_variable("MOEHOST_PROBE_SECONDS", r->probe, dir);
     int in = open("/dev/null", O_RDONLY), out = open_output(dir, "out"), err = open_output(dir, "err");
     if (chdir(dir) != 0 || dup2(in, 0) < 0 || dup2(out, 1) < 0 || dup2(err, 2) < 0) _exit(126);
     close(in), close(out), close(err);

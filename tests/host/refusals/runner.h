@@ -1,5 +1,5 @@
-/* Tables of refusals: each row is a recipe or a command line, given to the real program in a folder of its own, and what
- * the program must answer - exit code, place, words, and how many lines. Two rows run at a time, each in a process
+/* Tables of refusals: each row is a recipe or a command line, given to the real program in a folder of its own, and
+ * what the program must answer - exit code, place, words, and how many lines. Two rows run at a time, each in a process
  * group of its own that is ended after 20 seconds. */
 #ifndef TESTS_REFUSALS_RUNNER_H
 #define TESTS_REFUSALS_RUNNER_H
@@ -16,13 +16,15 @@ enum { MOST_PUTS = 4, MOST_WORDS = 8 };
  * folder, which is the working directory. The recipe is $DIR/tiny.ini: a small one that is right (runner.c). */
 typedef struct row {
     const char *name;
-    /* Changes to the recipe, "section: key = value": takes the place of that key's line, or is added to that section. */
+    /* Changes to the recipe, "section: key = value": takes the place of that key's line, or is added to that section.
+     */
     const char *put[MOST_PUTS];
     const char *text;  /* instead: the whole recipe. NULL: the small one with the changes */
     size_t text_bytes; /* 0 = strlen(text) */
     const char *args;  /* words between blanks; NULL: "check tiny.ini". "" is no argument at all */
     const char *exe;   /* NULL: $BUILD/moehost */
     const char *path;  /* MOEHOST_PLUGIN_PATH; NULL = unset */
+    const char *probe; /* MOEHOST_PROBE_SECONDS; NULL = unset */
     void (*prepare)(const char *dir);
     int code; /* exit status */
     /* The line of tiny.ini that the error begins with, as tiny.ini:LINE:. 0: the line of put[0], where there is one. */

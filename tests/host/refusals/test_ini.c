@@ -7,18 +7,18 @@
 #include "runner.h"
 
 /* What makes a whole recipe of a [run] section. */
-#define REST                       \
-    "[data]\n"                     \
-    "train = ../text.txt\n"        \
-    "seq_len = 16\n"               \
-    "[model]\n"                    \
-    "layers = 1\n"                 \
-    "hidden = 16\n"                \
-    "heads = 2\n"                  \
-    "experts = 4\n"                \
-    "top_k = 2\n"                  \
-    "expert_ffn = 16\n"            \
-    "[device]\n"                   \
+#define REST                \
+    "[data]\n"              \
+    "train = ../text.txt\n" \
+    "seq_len = 16\n"        \
+    "[model]\n"             \
+    "layers = 1\n"          \
+    "hidden = 16\n"         \
+    "heads = 2\n"           \
+    "experts = 4\n"         \
+    "top_k = 2\n"           \
+    "expert_ffn = 16\n"     \
+    "[device]\n"            \
     "threads = 1\n"
 #define X50 "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
 
@@ -78,7 +78,10 @@ END_TEST
 START_TEST(bytes_that_are_no_text) {
 #define BYTES(text_) .text = text_, .text_bytes = sizeof(text_) - 1
     static const row rows[] = {
-        {"a NUL", BYTES("[run]\nsteps = 1\0" "2\n" REST), .line = 2, .code = 2, .say = {"a NUL byte"}},
+        {"a NUL",
+         BYTES("[run]\nsteps = 1\0"
+               "2\n" REST),
+         .line = 2, .code = 2, .say = {"a NUL byte"}},
         {"an escape", BYTES("[run]\nname = \033[31mred\n" REST), .line = 2, .code = 2, .say = {"control character"}},
         {"a lone CR", BYTES("[run]\nsteps = 1\rlog_every = 1\n" REST), .line = 2, .code = 2,
          .say = {"carriage return"}},

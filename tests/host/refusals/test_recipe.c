@@ -35,19 +35,19 @@ START_TEST(C006_top_k_against_experts) {
 END_TEST
 
 START_TEST(C007_top_k_of_all_experts_works) {
-    static const row rows[] = {{"k = E", .put = {"model: top_k = 4"}}, {"k = E = 1", .put = {"model: top_k = 1",
-                                                                        "model: experts = 1"}}};
+    static const row rows[] = {{"k = E", .put = {"model: top_k = 4"}},
+                               {"k = E = 1", .put = {"model: top_k = 1", "model: experts = 1"}}};
     RUN(rows);
 }
 END_TEST
 
-#define DENSE                \
-    "[data]\n"               \
-    "train = ../text.txt\n"  \
-    "seq_len = 16\n"         \
-    "[model]\n"              \
-    "layers = 1\n"           \
-    "hidden = 16\n"          \
+#define DENSE               \
+    "[data]\n"              \
+    "train = ../text.txt\n" \
+    "seq_len = 16\n"        \
+    "[model]\n"             \
+    "layers = 1\n"          \
+    "hidden = 16\n"         \
     "heads = 2\n"
 START_TEST(C114_no_experts) {
     static const row rows[] = {
@@ -202,8 +202,7 @@ START_TEST(layers_and_parts) {
          .code = 2, .say = {"layer 1", "[router:0-1]"}},
         {"a kind without layers", .text = "[device:0]\nthreads = 1\n", .line = 1, .code = 2, .say = {"[device"}},
         {"a section without layers", .text = "[run:0]\nsteps = 1\n", .line = 1, .code = 2, .say = {"[run"}},
-        {"parts that are not built", .put = {"precision:experts: plugin = bf16"}, .code = 2,
-         .say = {"[router] only"}},
+        {"parts that are not built", .put = {"precision:experts: plugin = bf16"}, .code = 2, .say = {"[router] only"}},
     };
     RUN(rows);
 }
