@@ -1,4 +1,5 @@
 /* moehost generate: continues a text with a trained model. */
+#include <exec/exec.h>
 #include <io/checkpoint.h>
 #include <moe/options.h>
 #include <stdio.h>
@@ -49,6 +50,7 @@ int cmd_generate(int argc, char **argv) {
     }
     session s;
     stop_install();
+    crash_install(exec_current_node);
     code = session_open(&s, &args, TRAINER_LOGITS);
     s.trainer.model.micro = 1; /* one text */
     s.trainer.mesh = (mesh_cfg){1, 1, 1, 1, 1, 1, 1};

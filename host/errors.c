@@ -3,6 +3,7 @@
 
 #include <stdarg.h>
 #include <stdlib.h>
+#include <string.h>
 
 void err_list_add(err_list *errs, const char *format, ...) {
     char *line = NULL;
@@ -16,6 +17,11 @@ void err_list_add(err_list *errs, const char *format, ...) {
     }
     for (char *c = line; *c; c++)
         if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+    for (size_t i = 0; i < errs->n; i++)
+        if (strcmp(errs->lines[i], line) == 0) {
+            free(line);
+            return;
+        }
     errs->lines[errs->n++] = line;
 }
 

@@ -14,7 +14,8 @@ typedef struct err_list {
     size_t more; /* added after the list was full, or lost for want of memory */
 } err_list;      /* zero-initialised = empty */
 
-/* [any one thread] Adds one line; control characters of the text become '?', so that one error stays one line. */
+/* [any one thread] Adds one line, unless the very same is there already (a fault that several sections inherit);
+ * control characters of the text become '?', so that one error stays one line. */
 __attribute__((format(printf, 2, 3))) void err_list_add(err_list *errs, const char *format, ...);
 /* Number of errors added so far. */
 size_t err_list_count(const err_list *errs);

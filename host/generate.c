@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "identity.h"
 #include "ranks.h"
 #include "stop.h"
 
@@ -83,6 +84,7 @@ moe_status generate(session *s, const generate_options *o, FILE *to, moe_err *er
     generation g = {s, o, to};
     ckpt_view *view = NULL;
     moe_status status = ckpt_open(o->checkpoint, &view, err); /* verifies the checksums */
+    if (!status) status = identity_check(view, s, IDENTITY_MODEL, err);
     ckpt_close(view);
     return status ? status : ranks_run(1, run, &g, err);
 }

@@ -50,7 +50,8 @@ static moe_status add_folders(loader *l, const loader_cfg *cfg, moe_err *err) {
     char path[PATH_MAX];
     char *copy = strdup(l->exe);
     const char *dir = copy ? dirname(copy) : "/";
-    int n = snprintf(path, sizeof path, "%s/../lib/moehost/plugins", dir);
+    int above = (int)(strrchr(dir, '/') - dir); /* exe is a real path: dir/.. without its last part */
+    int n = snprintf(path, sizeof path, "%.*s/lib/moehost/plugins", above, dir);
     ok = ok && copy && n < (int)sizeof path && add_folder(l, path, strlen(path));
     n = snprintf(path, sizeof path, "%s/plugins", dir);
     ok = ok && n < (int)sizeof path && add_folder(l, path, strlen(path));

@@ -49,8 +49,9 @@ static bool is_word(const recipe *r, const char *section, const char *key, const
 static void check_missing(recipe *r, unsigned flags) {
     size_t n;
     const section_row *sections = keys_sections(&n);
-    for (size_t i = 0; i < n; i++)
-        for (size_t k = 0; k < sections[i].n_keys && !recipe_faulty(r, sections[i].name); k++) {
+    for (size_t i = 0; i < n; i++) {
+        bool faulty = recipe_faulty(r, sections[i].name);
+        for (size_t k = 0; k < sections[i].n_keys && !faulty; k++) {
             const key_row *row = &sections[i].keys[k];
             bool missing = !row->dflt && !recipe_slot(r, sections[i].name, row->key)->text;
             if ((flags & RECIPE_NEED_DATA) && strcmp(row->key, "train") == 0)
@@ -59,6 +60,7 @@ static void check_missing(recipe *r, unsigned flags) {
             conflict(r, sections[i].name, row->key, "missing; it has no default (%s)", row->type);
             r->faulty[i] = true;
         }
+    }
 }
 
 /* ---- [model] ---- */

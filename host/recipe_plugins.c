@@ -148,6 +148,7 @@ static void inherit(recipe *r, recipe_plugin *p, const recipe_plugin *base) {
         p->name = base->name;
         p->from = base->from;
         p->line = base->line;
+        p->where = base->where; /* what is wrong with that plugin is one fault, however many sections use it */
     }
     if (strcmp(p->name, base->name) != 0 || base->n_options == 0) return;
     recipe_option *all = recipe_alloc(r, (base->n_options + p->n_options) * sizeof *all);
@@ -177,14 +178,14 @@ static void check_overlap(recipe *r, const recipe_plugin *p, const recipe_plugin
 void recipe_plugins_finish(recipe *r) {
     int64_t layers = recipe_int(r, "model", "layers");
     for (size_t i = 0; i < r->n_plugins; i++) {
-        recipe_plugin *p = &r->plugins[i];
-        if (!strchr(p->section, ':')) continue;
-        inherit(r, p, recipe_plugin_of(r, p->kind));
+        const recipe_plugin *p = &r->plugins[i];
         if (!recipe_faulty(r, "model") && p->n_ranges && p->ranges[p->n_ranges - 1].last >= layers && layers > 0)
             err_list_add(r->errs, "%s: layer %lld of [%s], but the model has layers 0-%lld", p->where,
                          (long long)p->ranges[p->n_ranges - 1].last, p->section, (long long)layers - 1);
         for (size_t k = 0; k < i; k++) check_overlap(r, &r->plugins[k], p);
     }
+    for (size_t i = 0; i < r->n_plugins; i++)
+        if (strchr(r->plugins[i].section, ':')) inherit(r, &r->plugins[i], recipe_plugin_of(r, r->plugins[i].kind));
 }
 
 size_t recipe_count_plugins(const recipe *r) {

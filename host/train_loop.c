@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "identity.h"
 #include "metrics.h"
 #include "progress.h"
 #include "ranks.h"
@@ -25,6 +26,7 @@ typedef struct loop {
     metrics *metrics;
     progress *progress;
     double flops_per_token, peak_gflops;
+    int64_t warned;          /* last step with a warning about routing, 0 = none */
     atomic_llong peak_bytes; /* largest rank */
     int signal_number;
 } loop;
@@ -49,27 +51,13 @@ static moe_status add_key(void *arg, const char *key, moe_err *err) {
     return ckpt_add_key(arg, key, err);
 }
 
-/* What a resumed run must share with the one that wrote the checkpoint. */
-typedef struct identity {
-    char global[32], data[32];
-} identity;
-
-static identity identity_of(const session *s) {
-    identity id;
-    snprintf(id.global, sizeof id.global, "%" PRId64, s->trainer.global);
-    snprintf(id.data, sizeof id.data, "%016" PRIx64, data_hash(s->data));
-    return id;
-}
-
 static moe_status save(loop *l, trainer *t, int64_t step, moe_err *err) {
-    identity id = identity_of(l->s);
     ckpt *c = NULL;
     moe_status status = ckpt_begin(l->dir->path, step, &c, err);
     if (status) return status;
     status = trainer_save(t, ckpt_path(c), add_key, c, err);
     if (!status) status = ckpt_set(c, "recipe", l->s->resolved, err);
-    if (!status) status = ckpt_set(c, "global", id.global, err);
-    if (!status) status = ckpt_set(c, "data", id.data, err);
+    if (!status) status = identity_write(c, l->s, err);
     if (!status)
         status = ckpt_commit(c, err);
     else
@@ -80,16 +68,9 @@ static moe_status save(loop *l, trainer *t, int64_t step, moe_err *err) {
 }
 
 static moe_status load(loop *l, trainer *t, moe_err *err) {
-    identity id = identity_of(l->s);
     ckpt_view *view = NULL;
     moe_status status = ckpt_open(l->dir->checkpoint, &view, err);
-    if (status) return status;
-    const char *global = ckpt_get(view, "global"), *data = ckpt_get(view, "data");
-    if (!global || strcmp(global, id.global))
-        status = fs_fail(err, MOE_E_ARG, l->dir->checkpoint, "was written with [batch] global = %s, the recipe has %s",
-                         global ? global : "?", id.global);
-    else if (!data || strcmp(data, id.data))
-        status = fs_fail(err, MOE_E_ARG, l->dir->checkpoint, "was written with other training data");
+    if (!status) status = identity_check(view, l->s, IDENTITY_RUN, err);
     ckpt_close(view);
     return status ? status : trainer_load(t, l->dir->checkpoint, 1, err);
 }
@@ -99,9 +80,19 @@ static int due(int64_t step, int64_t every) {
     return every > 0 && step % every == 0;
 }
 
-static void fill_row(const loop *l, int64_t step, const step_result *r, double took, metrics_row *row) {
+/* Routing that collapses is said aloud: half of a layer's experts idle, at most every 100 steps. */
+static void warn_collapse(loop *l, int64_t step, const step_result *r) {
+    uint32_t experts = l->s->trainer.model.experts;
+    if (!experts || r->dead * 2 < experts || (l->warned && step < l->warned + 100)) return;
+    l->warned = step;
+    say(l, "warning: step %" PRId64 ": %" PRId64 " of %u experts of a layer got no token (imbalance %.2f)", step,
+        r->dead, experts, r->imbalance);
+}
+
+static void fill_row(loop *l, int64_t step, const step_result *r, double took, metrics_row *row) {
     *row = (metrics_row){.step = step};
     double gflops = l->flops_per_token * (double)r->tokens / took * 1e-9;
+    if (gflops > l->peak_gflops && l->peak_gflops > 0) l->peak_gflops = gflops; /* measured while others ran */
     METRICS_SET(row, tokens, step * l->s->trainer.global * l->s->trainer.model.seq);
     METRICS_SET(row, loss, r->loss);
     METRICS_SET(row, lr, r->lr);
@@ -131,17 +122,20 @@ static moe_status steps(loop *l, trainer *t, uint32_t rank, moe_err *err) {
     int stop = 0;
     for (int64_t step = l->dir->first_step; step <= s->steps && !status && !stop; step++) {
         step_result r;
-        metrics_row row;
+        metrics_row row = {.step = step};
         double begin = seconds();
         int asked = stop_requested();
         status = trainer_step(t, step, asked != 0, &r, err);
         if (status) break;
-        fill_row(l, step, &r, seconds() - begin, &row);
+        double took = seconds() - begin;
+        if (!rank) fill_row(l, step, &r, took, &row);
+        if (!rank) warn_collapse(l, step, &r);
         stop = r.stop;
         int last = step == s->steps || stop;
         if (s->eval_batches > 0 && !stop && (due(step, s->eval_every) || last)) {
-            status = trainer_eval(t, s->eval_batches, &row.val_loss, err);
-            METRICS_SET(&row, val_loss, row.val_loss);
+            double loss = 0;
+            status = trainer_eval(t, s->eval_batches, &loss, err);
+            METRICS_SET(&row, val_loss, loss);
         }
         if (rank || status) continue;
         status = publish(l, &row, err);

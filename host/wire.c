@@ -2,6 +2,7 @@
 #include "wire.h"
 
 #include <data/bytes.h>
+#include <inttypes.h>
 #include <io/fs.h>
 #include <mesh/mesh.h>
 #include <moe/options.h>
@@ -15,6 +16,7 @@
 /* The resolved options of each plugin section; a session's parts point into them. */
 typedef struct wire_memory {
     size_t n;
+    loader_found *found; /* [n] what each section came to; desc NULL where it has no effect */
     options sections[];
 } wire_memory;
 
@@ -42,6 +44,7 @@ static int wire_plugin(session *s, recipe *r, loader *l, size_t i, const char *d
     if (!loader_find(l, &request, &found, errs)) return 3;
     out->desc = found.desc;
     out->table = found.vtable;
+    s->memory->found[i] = found;
     options *o = &s->memory->sections[i];
     if (!options_resolve(out->desc, p->options, p->n_options, p->where, o, errs)) return 2;
     out->kv = o->kv;
@@ -76,30 +79,52 @@ static int refuse_overrides(const recipe *r, err_list *errs) {
     return code;
 }
 
+/* One override of some layers. used: a MoE layer has it. */
+static int wire_router(session *s, recipe *r, loader *l, size_t i, int used, const char *device, part_ref *out,
+                       err_list *errs) {
+    const recipe_plugin *p = recipe_plugin_at(r, i);
+    if (used) return wire_plugin(s, r, l, i, device, out, errs);
+    err_list_add(errs, "%s: [%s] has no effect: its layers have no experts", p->where, p->section);
+    return 2;
+}
+
+/* Every router section is checked, used or not: a slip in one that no layer has is still a slip. The base comes first,
+ * because overrides inherit its options, and an error in these is to be reported once. */
 static int wire_routers(session *s, recipe *r, loader *l, const char *device, err_list *errs) {
-    size_t n = recipe_count_plugins(r);
-    part_ref *found = calloc(n + 1, sizeof *found);
-    int code = 0;
-    if (!found) {
+    size_t n = recipe_count_plugins(r), base = index_of(r, recipe_plugin_of(r, "router"));
+    part_ref *found = calloc(n, sizeof *found);
+    int *used = calloc(n, sizeof *used), worst = 0, base_code = 0;
+    if (!found || !used) {
         err_list_add(errs, "out of memory for the routers");
-        return 1;
+        worst = 1;
+        goto done;
     }
-    for (uint32_t layer = 0; layer < s->parts.n_layers && !code; layer++) {
-        if (!model_layer_is_moe(&s->trainer.model, layer)) continue;
-        size_t i = index_of(r, recipe_plugin_for(r, "router", layer, false));
-        if (!found[i].desc) code = wire_plugin(s, r, l, i, device, &found[i], errs);
-        s->routers[layer] = found[i];
+    for (uint32_t layer = 0; layer < s->parts.n_layers; layer++)
+        if (model_layer_is_moe(&s->trainer.model, layer))
+            used[index_of(r, recipe_plugin_for(r, "router", layer, false))] = 1;
+    if (used[base] || recipe_plugin_at(r, base)->named || recipe_plugin_at(r, base)->n_options)
+        worst = base_code = wire_plugin(s, r, l, base, device, &found[base], errs);
+    for (size_t i = 0; i < n && !base_code; i++) {
+        if (i == base || strcmp(recipe_plugin_at(r, i)->kind, "router") != 0) continue;
+        int code = wire_router(s, r, l, i, used[i], device, &found[i], errs);
+        if (code > worst) worst = code;
     }
-    free(found);
+    for (uint32_t layer = 0; layer < s->parts.n_layers; layer++)
+        if (model_layer_is_moe(&s->trainer.model, layer))
+            s->routers[layer] = found[index_of(r, recipe_plugin_for(r, "router", layer, false))];
     s->parts.routers = s->routers;
-    return code;
+done:
+    free(found);
+    free(used);
+    return worst;
 }
 
 static int wire_parts(session *s, recipe *r, loader *l, err_list *errs) {
     parts_cfg *p = &s->parts;
     int worst = refuse_overrides(r, errs);
     int code = wire_kind(s, r, l, "device", NULL, &p->device, errs);
-    if (code) return code;
+    if (code > worst) worst = code;
+    if (!p->device.desc) return worst; /* all others are for a device */
     const char *device = p->device.desc->device;
     struct {
         const char *kind;
@@ -182,7 +207,7 @@ static int wire_mesh(session *s, const recipe *r, err_list *errs) {
         code = 2;
     }
     int64_t slice = code ? 1 : t->model.micro * m.degree[MESH_DP];
-    if (!code && t->global % slice) {
+    if (!code && (t->programs & TRAINER_TRAIN) && t->global % slice) {
         err_list_add(errs, "%s: global = %lld is not a multiple of micro * dp = %lld * %u",
                      recipe_get(r, "batch", "global")->where, (long long)t->global, (long long)t->model.micro,
                      m.degree[MESH_DP]);
@@ -211,7 +236,10 @@ static int wire_data(session *s, const recipe *r, err_list *errs) {
     moe_err err = {.size = sizeof err};
     moe_status status = data_open(&cfg, &s->data, &err);
     if (status) {
-        err_list_add(errs, "%s: %s", recipe_get(r, "data", "train")->where, err.msg);
+        /* the reader says "train: " or "valid: " where it knows; the place says it too */
+        bool valid = strncmp(err.msg, "valid: ", 7) == 0, named = valid || strncmp(err.msg, "train: ", 7) == 0;
+        const char *where = recipe_get(r, "data", valid && n_valid ? "valid" : "train")->where;
+        err_list_add(errs, "%s: %s", where, named ? err.msg + 7 : err.msg);
         return wire_exit_code(status);
     }
     if (s->trainer.model.vocab < 256) {
@@ -235,6 +263,12 @@ static int print_resolved(session *s, const recipe *r, err_list *errs) {
     size_t bytes = 0;
     FILE *to = open_memstream(&s->resolved, &bytes);
     if (to) recipe_print_resolved(r, to);
+    for (size_t i = 0; to && i < s->memory->n; i++) { /* what ran, for whoever wants to know exactly */
+        const loader_found *f = &s->memory->found[i];
+        if (!f->desc) continue;
+        fprintf(to, "; loaded %s/%s %s from %s, xxh3 %016" PRIx64 "\n", f->desc->kind, f->desc->id, f->desc->version,
+                f->path, f->hash);
+    }
     if (to && fclose(to) == 0) return 0;
     err_list_add(errs, "out of memory for the resolved recipe");
     return 1;
@@ -261,7 +295,8 @@ static int wire_session(session *s, recipe *r, loader *l, uint32_t programs, err
     size_t n = recipe_count_plugins(r);
     s->routers = calloc(s->parts.n_layers + 1, sizeof *s->routers);
     s->memory = calloc(1, sizeof *s->memory + n * sizeof s->memory->sections[0]);
-    if (!s->routers || !s->memory) {
+    if (s->memory) s->memory->found = calloc(n + 1, sizeof *s->memory->found);
+    if (!s->routers || !s->memory || !s->memory->found) {
         err_list_add(errs, "out of memory for the session");
         return 1;
     }
@@ -289,6 +324,7 @@ int session_open(session *s, const command_args *args, uint32_t programs) {
 
 void session_free(session *s) {
     for (size_t i = 0; s->memory && i < s->memory->n; i++) options_free(&s->memory->sections[i]);
+    if (s->memory) free(s->memory->found);
     free(s->memory);
     free(s->routers);
     free(s->resolved);

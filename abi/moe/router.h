@@ -55,7 +55,8 @@ enum { MOE_ROUTE_TRAIN = 1, MOE_ROUTE_RECOMPUTE = 2 }; /* without TRAIN: evaluat
 typedef struct moe_route_args { /* new arguments append */
     uint32_t size, flags;       /* MOE_ROUTE_* */
     void *stream;
-    const uint64_t *step; /* host memory, read when the call runs: optimiser step, from 1 */
+    const uint64_t *step; /* optimiser step, from 1. MOE_SPACE_HOST memory at an address that stays: a synchronous call
+                           * reads it when it runs, an asynchronous one on the device in stream order */
     uint64_t microbatch;
     int64_t first_token; /* global index of row 0 inside this step: key for random numbers */
     int64_t seq_len;     /* rows t with equal t / seq_len are one sequence; divides T */
@@ -81,6 +82,17 @@ typedef struct moe_route_args { /* new arguments append */
     const moe_tensor *d_params;  /* [n_params] F32, accumulate */
 } moe_route_args;
 
+typedef struct moe_end_step_args { /* new arguments append */
+    uint32_t size, reserved;
+    void *stream;
+    const uint64_t *step;     /* as in moe_route_args */
+    const moe_tensor *state;  /* [n_state] as declared, updated */
+    const moe_tensor *counts; /* [E] I64 summed over all microbatches and ranks */
+    /* [2] F32 device memory = {gradient norm, clip coefficient} of moe.clip_coef/0: a coefficient that is NaN means
+     * that the step is skipped and state must stay as it is */
+    const moe_tensor *update;
+} moe_end_step_args;
+
 typedef struct moe_router_v0 {
     uint32_t size, reserved;
     /* [main] refuses what it does not support (k > E, options that contradict each other) */
@@ -91,9 +103,8 @@ typedef struct moe_router_v0 {
     moe_status (*route)(const void *self, const moe_route_args *args, moe_err *err);
     moe_status (*route_bwd)(const void *self, const moe_route_args *args,
                             moe_err *err); /* [step] ids, weights, saved as route left them */
-    /* [step] (optional: NULL) once an optimiser step; counts [E] I64 summed over all microbatches and ranks; updates
-     * state. Never called for evaluation. */
-    moe_status (*end_step)(const void *self, const moe_tensor *state, const moe_tensor *counts, moe_err *err);
+    /* [step] (optional: NULL) once an optimiser step: updates state. Never called for evaluation. */
+    moe_status (*end_step)(const void *self, const moe_end_step_args *args, moe_err *err);
     const void *(*extension)(const void *self, const char *id); /* [any] (optional: NULL) */
 } moe_router_v0;
 

@@ -124,7 +124,7 @@ moe_sched_node emit_info(const emit *e, const char *name, int32_t lane) {
         .name = name, .layer = e->layer, .microbatch = e->mb, .phase = e->phase, .lane = lane, .group = -1};
 }
 
-static uint32_t add_node(emit *e, const char *name, graph_fn fn, void *ctx, void **stream, int async, int deferrable) {
+uint32_t emit_node(emit *e, const char *name, int32_t lane, graph_fn fn, void *ctx, void **stream, int async) {
     static const char *const phases[] = {"prep", "fwd", "bwd", "reduce", "update"};
     char full[128];
     if (e->layer >= 0)
@@ -133,9 +133,13 @@ static uint32_t add_node(emit *e, const char *name, graph_fn fn, void *ctx, void
         snprintf(full, sizeof full, "mb%d.%s.%s", e->mb, name, phases[e->phase]);
     else
         snprintf(full, sizeof full, "%s.%s", name, phases[e->phase]);
-    moe_sched_node info = emit_info(e, full, MOE_LANE_COMPUTE);
-    info.deferrable = (uint32_t)deferrable;
+    const moe_sched_node info = emit_info(e, full, lane);
     return graph_node_add(e->g, &info, fn, ctx, stream, async);
+}
+
+/* Nothing of the same microbatch waits for the last node: a scheduler may put it off. */
+static void mark_deferrable(emit *e) {
+    if (!e->g->status) e->g->nodes[e->g->n_nodes - 1].info.deferrable = 1;
 }
 
 void emit_bind(emit *e, uint32_t node, void **where, tref t, int write) {
@@ -175,7 +179,7 @@ static void add_op(emit *e, const char *name, op_node *n, const op_call *call, c
     const model *m = e->m;
     buf_id ws = call->workspace ? graph_buffer_add(e->g, call->workspace, "L%d.mb%d.%s.ws", e->layer, e->mb, name)
                                 : (buf_id)BUF_NONE;
-    uint32_t node = add_node(e, name, run_op, n, &n->args.stream, part_async(&m->parts->cfg.device), 0);
+    uint32_t node = emit_node(e, name, MOE_LANE_COMPUTE, run_op, n, &n->args.stream, part_async(&m->parts->cfg.device));
     for (uint32_t i = 0; i < n->args.n_in; i++) emit_bind(e, node, (void **)&n->args.in[i].data, in[i], 0);
     for (uint32_t i = 0; i < n->args.n_out; i++) emit_bind(e, node, (void **)&n->args.out[i].data, out[i], 1);
     bind_rows(e, node, rows);
@@ -251,7 +255,8 @@ void emit_linear(emit *e, const char *name, int32_t role, int accumulate, tref a
     moe_err err = {.size = sizeof err};
     moe_status status = n->table->sizes(p->precision_self, &n->args, &workspace, &err);
     if (status) graph_fail(e->g, status, "%s: %s", name, err.msg);
-    uint32_t node = add_node(e, name, run_linear, n, &n->args.stream, part_async(&p->cfg.precision), role == MOE_WGRAD);
+    uint32_t node = emit_node(e, name, MOE_LANE_COMPUTE, run_linear, n, &n->args.stream, part_async(&p->cfg.precision));
+    if (role == MOE_WGRAD) mark_deferrable(e);
     emit_bind(e, node, &n->a.data, a, 0);
     emit_bind(e, node, &n->b.data, b, 0);
     emit_bind(e, node, &n->out.data, out, 1);
@@ -304,7 +309,7 @@ static move_node *make_move(emit *e, uint64_t bytes) {
 void emit_copy(emit *e, const char *name, tref dst, tref src, uint64_t bytes) {
     move_node *n = make_move(e, bytes);
     if (!n) return;
-    uint32_t node = add_node(e, name, run_copy, n, &n->stream, 1, 0);
+    uint32_t node = emit_node(e, name, MOE_LANE_COMPUTE, run_copy, n, &n->stream, 1);
     emit_bind(e, node, (void **)&n->src, src, 0);
     emit_bind(e, node, &n->dst, dst, 1);
 }
@@ -312,6 +317,6 @@ void emit_copy(emit *e, const char *name, tref dst, tref src, uint64_t bytes) {
 void emit_zero(emit *e, const char *name, buf_id buf, uint64_t bytes) {
     move_node *n = make_move(e, bytes);
     if (!n) return;
-    uint32_t node = add_node(e, name, run_zero, n, &n->stream, 1, 0);
+    uint32_t node = emit_node(e, name, MOE_LANE_COMPUTE, run_zero, n, &n->stream, 1);
     emit_bind(e, node, &n->dst, (tref){.buf = buf}, 1);
 }

@@ -37,12 +37,13 @@ typedef struct emit {
     buf_id *stats;         /* [1 + layers] its parts: the loss sum, then each layer's router losses */
     buf_id **state;        /* [layers][n_state] */
     tref divisor, positions, inv_freq;
-    const uint64_t *step;      /* host memory, for routers */
+    const uint64_t *step;      /* in staging, for routers */
     int32_t layer, mb;         /* where the emitter is: -1 = none */
     int32_t phase;             /* MOE_SCHED_* */
     uint32_t dp_rank, dp_size; /* for the global number of a token */
 } emit;
 
+/* step: MOE_SPACE_HOST memory, lives as long as the graph. */
 moe_status emit_init(emit *e, graph *g, const model *m, int train, const uint64_t *step);
 
 /* ---- tensors ---- */
@@ -57,6 +58,8 @@ tref tref_grad(const emit *e, int64_t id);        /* FP32 */
 
 /* ---- nodes ---- */
 moe_sched_node emit_info(const emit *e, const char *name, int32_t lane);
+/* Appends a node named after layer, microbatch and phase: "L2.mb0.NAME.fwd". Arguments as graph_node_add. */
+uint32_t emit_node(emit *e, const char *name, int32_t lane, graph_fn fn, void *ctx, void **stream, int async);
 /* An address that is patched and counted as read or written by the node. */
 void emit_bind(emit *e, uint32_t node, void **where, tref t, int write);
 

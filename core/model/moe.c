@@ -1,8 +1,6 @@
 /* The MoE layer: route -> layout -> dispatch -> experts -> combine, and its backward. The probability of a choice goes
  * out with its row and is applied inside the expert (y = sum W2 (p * act(W1 x))), so nothing of size [T,k,h] exists.
  * Movements are in moves.c. */
-#include <stdio.h>
-
 #include "model/blocks.h"
 #include "model/moves.h"
 
@@ -68,14 +66,11 @@ static tref state_ref(const emit *e, const model_router *r, uint32_t i) {
     return t;
 }
 
-static uint32_t add_route_node(emit *e, const char *name, route_node *n, const moe_acts *a) {
+static uint32_t add_route_node(emit *e, route_node *n, const moe_acts *a) {
     const model *m = e->m;
     const model_router *r = &m->routers[e->layer];
-    char full[64];
-    snprintf(full, sizeof full, "L%d.mb%d.%s", e->layer, e->mb, name);
-    moe_sched_node info = emit_info(e, full, MOE_LANE_COMPUTE);
-    uint32_t node =
-        graph_node_add(e->g, &info, run_route, n, &n->args.stream, part_async(&m->parts->cfg.routers[e->layer]));
+    uint32_t node = emit_node(e, "route", MOE_LANE_COMPUTE, run_route, n, &n->args.stream,
+                              part_async(&m->parts->cfg.routers[e->layer]));
     for (uint32_t i = 0; i < r->needs.n_state; i++) {
         tref s = state_ref(e, r, i);
         n->state[i] = s.t;
@@ -87,7 +82,7 @@ static uint32_t add_route_node(emit *e, const char *name, route_node *n, const m
         emit_bind(e, node, &n->params[i].data, p, 0);
     }
     if (r->needs.workspace) {
-        buf_id ws = graph_buffer_add(e->g, r->needs.workspace, "L%d.mb%d.%s.ws", e->layer, e->mb, name);
+        buf_id ws = graph_buffer_add(e->g, r->needs.workspace, "L%d.mb%d.route.ws", e->layer, e->mb);
         emit_bind(e, node, &n->args.workspace, (tref){.buf = ws}, 1);
     }
     emit_bind(e, node, &n->logits.data, a->logits, 0);
@@ -102,7 +97,7 @@ static void route_forward(emit *e, moe_acts *a) {
                                  MOE_U8, (int64_t)r->needs.saved, 0, 0);
     route_node *n = make_route(e, a);
     if (!n || e->g->status) return;
-    uint32_t node = add_route_node(e, "route.fwd", n, a);
+    uint32_t node = add_route_node(e, n, a);
     emit_bind(e, node, &n->ids.data, a->ids, 1);
     emit_bind(e, node, &n->weights.data, a->weights, 1);
     emit_bind(e, node, &n->args.saved, a->route_saved, 1);
@@ -126,7 +121,7 @@ static tref route_backward(emit *e, const moe_acts *a, tref d_weights) {
     route_node *n = make_route(e, a);
     if (!n || e->g->status) return d_logits;
     n->fn = n->table->route_bwd;
-    uint32_t node = add_route_node(e, "route.bwd", n, a);
+    uint32_t node = add_route_node(e, n, a);
     n->d_weights = d_weights.t;
     n->d_logits = d_logits.t;
     n->divisor = e->divisor.t;

@@ -1,8 +1,6 @@
 /* Arguments of the dispatcher's calls. */
 #include "model/moves.h"
 
-#include <stdio.h>
-
 typedef struct layout_node {
     moe_layout_args args;
     moe_tensor ids, offsets, counts;
@@ -30,14 +28,6 @@ typedef struct move_phase {
 static moe_status run_move(void *ctx, moe_err *err) {
     move_phase *n = ctx;
     return n->fn(n->self, &n->args, err);
-}
-
-static uint32_t add_node(emit *e, const char *name, int32_t lane, graph_fn fn, void *ctx, void **stream) {
-    char full[64];
-    snprintf(full, sizeof full, "L%d.mb%d.%s.%s", e->layer, e->mb, name,
-             e->phase == MOE_SCHED_BACKWARD ? "bwd" : "fwd");
-    moe_sched_node info = emit_info(e, full, lane);
-    return graph_node_add(e->g, &info, fn, ctx, stream, part_async(&e->m->parts->cfg.dispatcher));
 }
 
 static tref workspace(emit *e, const char *name) {
@@ -68,7 +58,8 @@ void move_layout(emit *e, tref ids, tref *handle, rows_ref *rows) {
                                 .offsets = &n->offsets,
                                 .counts = &n->counts};
     tref ws = workspace(e, "layout");
-    uint32_t node = add_node(e, "layout", MOE_LANE_COMPUTE, run_layout, n, &n->args.stream);
+    uint32_t node =
+        emit_node(e, "layout", MOE_LANE_COMPUTE, run_layout, n, &n->args.stream, part_async(&m->parts->cfg.dispatcher));
     emit_bind(e, node, &n->ids.data, ids, 0);
     emit_bind(e, node, &n->args.handle, *handle, 1);
     emit_bind(e, node, &n->args.workspace, ws, 1);
@@ -104,7 +95,8 @@ void move_rows(emit *e, int32_t direction, tref handle, const rows_ref *rows, tr
                                   .rows = rows->rows,
                                   .slot_scalar = &c->slot,
                                   .row_scalar = &c->row};
-        uint32_t node = add_node(e, names[direction][i], lanes[i], run_move, n, &n->args.stream);
+        uint32_t node =
+            emit_node(e, names[direction][i], lanes[i], run_move, n, &n->args.stream, part_async(&p->cfg.dispatcher));
         emit_bind(e, node, &n->args.handle, handle, 0);
         emit_bind(e, node, &n->args.workspace, ws, 1);
         emit_bind(e, node, &c->plane.token_order.data, token, !out);

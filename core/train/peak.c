@@ -53,7 +53,11 @@ moe_status trainer_peak(trainer *t, double *gflops, moe_err *err) {
     moe_status status = p.op->sizes(p.dev, &p.args, &saved, &workspace, err);
     if (status) return status;
     uint64_t whole = 3 * bytes + workspace + 64;
-    status = d->device->alloc(d->device_self, MOE_SPACE_DEVICE, whole, &block, err);
+    int own = t->arena_bytes < whole; /* before step 1 the step's memory is free to use */
+    if (own)
+        status = d->device->alloc(d->device_self, MOE_SPACE_DEVICE, whole, &block, err);
+    else
+        block = t->arena;
     if (status) return status;
     p.in[0].data = block;
     p.in[1].data = (char *)block + bytes;
@@ -67,6 +71,6 @@ moe_status trainer_peak(trainer *t, double *gflops, moe_err *err) {
         if (rate > *gflops) *gflops = rate;
     }
     if (stream) d->device->stream_destroy(d->device_self, stream);
-    d->device->free(d->device_self, MOE_SPACE_DEVICE, block, whole);
+    if (own) d->device->free(d->device_self, MOE_SPACE_DEVICE, block, whole);
     return status;
 }

@@ -73,7 +73,9 @@ typedef struct mover {
     st_file *file;
     moe_status (*add_key)(void *arg, const char *key, moe_err *err);
     void *arg;
-    uint64_t seen;
+    uint8_t *seen; /* [st_count(file)] 1: the model has this tensor */
+    uint64_t n_seen, n_missing;
+    char missing[256]; /* the first names */
 } mover;
 
 static moe_status mover_open(mover *m, moe_err *err) {
@@ -111,17 +113,50 @@ static moe_status write_entry(void *arg, const state_entry *e, moe_err *err) {
     return status;
 }
 
-static moe_status read_entry(void *arg, const state_entry *e, moe_err *err) {
+/* Before anything is overwritten: is the tensor there, and of the right shape? */
+static moe_status check_entry(void *arg, const state_entry *e, moe_err *err) {
     mover *m = arg;
     const st_tensor *t = st_find(m->file, e->name);
-    if (!t) return moe_fail(err, MOE_E_DATA, "tensor %s is missing", e->name);
+    if (!t) {
+        size_t used = strlen(m->missing);
+        if (used + strlen(e->name) + 2 < sizeof m->missing)
+            snprintf(m->missing + used, sizeof m->missing - used, " %s", e->name);
+        m->n_missing++;
+        return MOE_OK;
+    }
     int same = t->dtype == e->dtype && t->ndim == e->ndim;
     for (int i = 0; i < e->ndim && same; i++) same = t->shape[i] == e->shape[i];
     if (!same)
-        return moe_fail(err, MOE_E_DATA, "tensor %s has another shape or dtype than the model's (%lld x %lld, %s)",
-                        e->name, (long long)e->shape[0], (long long)(e->ndim > 1 ? e->shape[1] : 1),
-                        st_dtype_name(e->dtype));
-    m->seen++;
+        return moe_fail(
+            err, MOE_E_DATA, "tensor %s is %s of %d dimensions, %lld x %lld; the model's is %s of %d, %lld x %lld",
+            e->name, st_dtype_name(t->dtype), t->ndim, (long long)t->shape[0], (long long)t->shape[1],
+            st_dtype_name(e->dtype), e->ndim, (long long)e->shape[0], (long long)(e->ndim > 1 ? e->shape[1] : 1));
+    m->seen[t - st_at(m->file, 0)] = 1;
+    m->n_seen++;
+    return MOE_OK;
+}
+
+static moe_status check_file(mover *m, each_fn each, moe_err *err) {
+    uint64_t n = st_count(m->file), extra = 0;
+    m->n_seen = m->n_missing = 0;
+    m->missing[0] = 0;
+    m->seen = calloc(n + 1, 1);
+    if (!m->seen) return moe_fail(err, MOE_E_NOMEM, "out of memory for %llu tensors", (unsigned long long)n);
+    moe_status status = each(m->t, check_entry, m, err);
+    while (extra < n && m->seen[extra]) extra++;
+    if (!status && m->n_missing)
+        status = moe_fail(err, MOE_E_DATA, "%llu tensors of the model are missing:%s", (unsigned long long)m->n_missing,
+                          m->missing);
+    if (!status && extra < n)
+        status = moe_fail(err, MOE_E_DATA, "holds %llu tensors that the model does not have: %s",
+                          (unsigned long long)(n - m->n_seen), st_at(m->file, extra)->name);
+    free(m->seen);
+    return status;
+}
+
+static moe_status read_entry(void *arg, const state_entry *e, moe_err *err) {
+    mover *m = arg;
+    const st_tensor *t = st_find(m->file, e->name);
     moe_status status = MOE_OK;
     for (uint64_t at = 0; at < e->bytes && !status; at += CHUNK) {
         uint64_t n = e->bytes - at < CHUNK ? e->bytes - at : CHUNK;
@@ -131,11 +166,17 @@ static moe_status read_entry(void *arg, const state_entry *e, moe_err *err) {
     return status;
 }
 
+enum { PATH_BYTES = 4096 };
+
+static moe_status join(char path[PATH_BYTES], const char *dir, const char *name, moe_err *err) {
+    if ((size_t)snprintf(path, PATH_BYTES, "%s/%s", dir, name) < PATH_BYTES) return MOE_OK;
+    return moe_fail(err, MOE_E_ARG, "path too long: %.200s.../%s", dir, name);
+}
+
 static moe_status save_file(mover *m, const char *dir, const char *name, each_fn each, moe_err *err) {
-    char path[4096];
-    if ((size_t)snprintf(path, sizeof path, "%s/%s", dir, name) >= sizeof path)
-        return moe_fail(err, MOE_E_ARG, "path too long: %s/%s", dir, name);
-    moe_status status = st_writer_create(path, &m->writer, err);
+    char path[PATH_BYTES];
+    moe_status status = join(path, dir, name, err);
+    if (!status) status = st_writer_create(path, &m->writer, err);
     if (status) return status;
     status = each(m->t, declare, m, err);
     if (!status) status = each(m->t, write_entry, m, err);
@@ -145,19 +186,14 @@ static moe_status save_file(mover *m, const char *dir, const char *name, each_fn
 }
 
 static moe_status load_file(mover *m, const char *dir, const char *name, each_fn each, moe_err *err) {
-    char path[4096];
-    if ((size_t)snprintf(path, sizeof path, "%s/%s", dir, name) >= sizeof path)
-        return moe_fail(err, MOE_E_ARG, "path too long: %s/%s", dir, name);
-    moe_status status = st_open(path, &m->file, err);
+    char path[PATH_BYTES];
+    moe_status status = join(path, dir, name, err);
+    if (!status) status = st_open(path, &m->file, err);
     if (status) return status;
-    m->seen = 0;
     moe_err why = {.size = sizeof why};
-    status = each(m->t, read_entry, m, &why);
-    if (status)
-        moe_fail(err, status, "%.200s: %.280s", path, why.msg);
-    else if (m->seen != st_count(m->file))
-        status = moe_fail(err, MOE_E_DATA, "%.400s: holds %llu tensors, the model has %llu", path,
-                          (unsigned long long)st_count(m->file), (unsigned long long)m->seen);
+    status = check_file(m, each, &why);
+    if (!status) status = each(m->t, read_entry, m, &why);
+    if (status) moe_fail(err, status, "%.150s: %.340s", path, why.msg);
     st_close(m->file);
     return status;
 }
@@ -203,4 +239,15 @@ int64_t trainer_read(const trainer *t, const char *name, int gradient, float *ou
     if (!status) status = copy_now(&m, out, from + p->at[id].offset, (uint64_t)count * 4, err);
     mover_close(&m);
     return status ? -1 : count;
+}
+
+moe_status trainer_write(trainer *t, const char *name, const float *in, moe_err *err) {
+    const params *p = &t->model->params;
+    int64_t id = params_find(p, name);
+    if (id < 0) return moe_fail(err, MOE_E_ARG, "there is no parameter named %s", name);
+    mover m = {.t = t};
+    moe_status status = mover_open(&m, err);
+    if (!status) status = copy_now(&m, p->master + p->at[id].offset, in, (uint64_t)p->at[id].count * 4, err);
+    mover_close(&m);
+    return status ? status : model_refresh_copies(t->model, err);
 }

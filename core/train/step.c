@@ -30,7 +30,7 @@ static tref emit_divisor(emit *e, const step_cfg *cfg, tref targets) {
 static moe_status begin(program *p, emit *e, const step_cfg *cfg, int train, moe_err *err) {
     p->g = graph_create();
     if (!p->g) return moe_fail(err, MOE_E_NOMEM, "out of memory for the step graph");
-    moe_status status = emit_init(e, p->g, cfg->model, train, &cfg->staging->step);
+    moe_status status = emit_init(e, p->g, cfg->model, train, cfg->staging->step);
     if (status) return *err = p->g->err, status;
     e->phase = MOE_SCHED_PREPARE;
     e->dp_rank = cfg->dp_rank;
@@ -87,6 +87,12 @@ moe_status step_build_train(program *p, const step_cfg *cfg, moe_err *err) {
     moe_shape_out shape = {sizeof shape, 1, 1, 1};
     moe_status status = begin(p, &e, cfg, 1, err);
     if (!status) status = m->parts->scheduler->shape(m->parts->scheduler_self, &in, &shape, err);
+    if (!status && (shape.pieces_fwd != 1 || shape.pieces_bwd != 1 || !shape.n_buckets))
+        status =
+            moe_fail(err, MOE_E_UNSUPPORTED,
+                     "scheduler/%s asks for %u and %u pieces and %u buckets; this version runs 1 and 1 pieces and at "
+                     "least 1 bucket",
+                     m->parts->cfg.scheduler.desc->id, shape.pieces_fwd, shape.pieces_bwd, shape.n_buckets);
     if (status) return status;
     tref tokens = stage_in(&e, "tokens", s->tokens, MOE_I32, all);
     tref targets = stage_in(&e, "targets", s->targets, MOE_I32, all);

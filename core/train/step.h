@@ -26,7 +26,7 @@ typedef struct staging {
     int64_t *counts; /* [layers, experts] out */
     int64_t *valid;  /* [1] out: the divisor */
     float *norm;     /* [2] out: gradient norm, clip coefficient */
-    uint64_t step;   /* in: optimiser step, from 1 */
+    uint64_t *step;  /* [1] in: optimiser step, from 1; routers read it in place */
     void *logits;    /* [micro * seq, vocab] act dtype, for the logits program; NULL = none */
 } staging;
 

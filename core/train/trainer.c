@@ -73,6 +73,7 @@ static void lay_staging(trainer *t, char *base) {
     s->counts = cut(&at, (uint64_t)c->layers * c->experts * 8);
     s->valid = cut(&at, 8);
     s->norm = cut(&at, 8);
+    s->step = cut(&at, sizeof *s->step);
     if (t->cfg.programs & TRAINER_LOGITS) s->logits = cut(&at, tokens * (uint64_t)c->vocab * 4);
     t->staging_bytes = at.used;
 }
@@ -82,6 +83,35 @@ static moe_status make_staging(trainer *t, moe_err *err) {
     moe_status status =
         t->parts->device->alloc(t->parts->device_self, MOE_SPACE_HOST, t->staging_bytes, &t->staging_block, err);
     if (!status) lay_staging(t, t->staging_block);
+    return status;
+}
+
+/* The calls of every group, in their order: the ranks must agree on them before step 1, or they would wait for each
+ * other for ever. */
+static uint64_t hash_collectives(const trainer *t) {
+    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
+    for (int i = 0; i < PROGRAMS; i++)
+        for (uint32_t k = 0; t->programs[i].g && k < t->programs[i].g->n_nodes; k++) {
+            const moe_sched_node *n = &t->programs[i].g->nodes[t->programs[i].order[k]].info;
+            if (n->group < 0) continue;
+            for (const char *c = n->name; *c; c++) hash = (hash ^ (uint8_t)*c) * 0x100000001b3u;
+            hash = (hash ^ (uint64_t)n->group) * 0x100000001b3u;
+        }
+    return hash;
+}
+
+static moe_status compare_collectives(const trainer *t, moe_err *err) {
+    const moe_bootstrap *b = t->parts->cfg.bootstrap;
+    uint32_t world = t->parts->cfg.world;
+    if (world == 1 || !b) return MOE_OK;
+    uint64_t own = hash_collectives(t), *all = malloc(world * sizeof *all);
+    moe_status status = all ? b->all_gather(b->ctx, &own, sizeof own, all, err)
+                            : moe_fail(err, MOE_E_NOMEM, "out of memory for %u ranks", world);
+    for (uint32_t r = 0; r < world && !status; r++)
+        if (all[r] != own)
+            status = moe_fail(err, MOE_E_ARG, "rank %u and rank %u make other communication calls, or in another order",
+                              t->parts->cfg.rank, r);
+    free(all);
     return status;
 }
 
@@ -109,7 +139,7 @@ static moe_status make_programs(trainer *t, moe_err *err) {
     }
     uint64_t total = trainer_memory_of(t).total;
     if (!status && t->cfg.memory_limit && total > t->cfg.memory_limit)
-        status = moe_fail(err, MOE_E_NOMEM, "the plan needs %llu bytes, [memory] limit is %llu",
+        status = moe_fail(err, MOE_E_ARG, "the plan needs %llu bytes, [memory] limit is %llu",
                           (unsigned long long)total, (unsigned long long)t->cfg.memory_limit);
     return status;
 }
@@ -136,6 +166,7 @@ moe_status trainer_create(trainer **out, const trainer_cfg *cfg, const parts_cfg
         status = model_create(&t->model, &cfg->model, t->parts, cfg->plan_only ? PARAMS_NONE : arenas_of(cfg), err);
     if (!status) status = make_staging(t, err);
     if (!status) status = make_programs(t, err);
+    if (!status) status = compare_collectives(t, err);
     if (!status && !cfg->plan_only) status = start_programs(t, err);
     if (status) {
         if (t->parts) trainer_abort(t, err->msg);
@@ -241,7 +272,7 @@ moe_status trainer_step(trainer *t, int64_t step, int stop, step_result *out, mo
     staging *s = &t->staging;
     for (uint32_t i = 0; i < t->n_micro; i++) fill_batch(t, DATA_TRAIN, (step - 1) * t->cfg.global, i);
     double lr = lr_at(&t->cfg.lr, step);
-    s->step = (uint64_t)step;
+    *s->step = (uint64_t)step;
     *s->stop = stop ? 1 : 0;
     s->hyper[0] = (float)lr;
     s->hyper[1] = (float)(1 - pow((double)o->beta1, (double)step));

@@ -52,7 +52,8 @@ moe_status trainer_logits(trainer *t, const int32_t *tokens, float *out, moe_err
 trainer_memory trainer_memory_of(const trainer *t);
 const char *trainer_device_name(const trainer *t); /* for people; lives as long as the trainer */
 /* [main] GFLOP/s of the best of several FP32 products of 1024^3 on the device, now; 0 = the device has no products.
- * Takes about 0.1 s on two cores and 12 MiB for the time of the call (peak.c). */
+ * Before
+ * step 1: its operands lie in the memory of the step where that is large enough (peak.c). */
 moe_status trainer_peak(trainer *t, double *gflops, moe_err *err);
 uint32_t trainer_nodes(const trainer *t); /* of the training program */
 /* Abort on behalf of the host: ends collective calls of all ranks. Any thread. */
@@ -63,12 +64,15 @@ void trainer_abort(trainer *t, const char *reason);
  * every name. Run on one rank of each replica. */
 moe_status trainer_save(const trainer *t, const char *dir, moe_status (*add_key)(void *arg, const char *key, moe_err *),
                         void *arg, moe_err *err);
-/* Strict: every tensor there, of the right shape, and no other. with_optimizer 0: weights and router state only. */
+/* Strict: every tensor there, of the right shape, and no other; those that do not fit are named, and a file that does
+ * not fit changes nothing. with_optimizer 0: weights and router state only. */
 moe_status trainer_load(trainer *t, const char *dir, int with_optimizer, moe_err *err);
 
 /* Copies of gradients and master weights of one parameter by name, FP32 [count]; for tests and eval. -1 count: no such
  * name. */
 int64_t trainer_read(const trainer *t, const char *name, int gradient, float *out, moe_err *err);
+/* Overwrites the master weights of one parameter (and the copy that products read) with in [count]. */
+moe_status trainer_write(trainer *t, const char *name, const float *in, moe_err *err);
 /* Numbers of a name's elements, and the i-th name (NULL past the end). */
 const char *trainer_param_name(const trainer *t, uint32_t i, int64_t *count);
 

@@ -91,32 +91,39 @@ static void emit_optimizer(emit *e, const step_cfg *cfg, int kind, tref grad, tr
 
 /* ---- router state ---- */
 typedef struct end_step_node {
+    moe_end_step_args args;
+    moe_tensor *state, counts, update;
     const moe_router_v0 *table;
     const void *self;
-    moe_tensor *state, counts;
 } end_step_node;
 
 static moe_status run_end_step(void *ctx, moe_err *err) {
     end_step_node *n = ctx;
-    return n->table->end_step(n->self, n->state, &n->counts, err);
+    return n->table->end_step(n->self, &n->args, err);
 }
 
-static void emit_end_step(emit *e, uint32_t layer) {
+/* update: {norm, coefficient} of clip_coef; where the coefficient is NaN the state stays. */
+static void emit_end_step(emit *e, uint32_t layer, tref update) {
     const model *m = e->m;
     const model_router *r = &m->routers[layer];
     const moe_router_v0 *table = parts_router(m->parts, layer);
     if (!table->end_step) return;
     end_step_node *n = graph_alloc(e->g, sizeof *n);
     if (!n) return;
-    *n = (end_step_node){.table = table,
-                         .self = m->parts->router_self[layer],
-                         .state = graph_alloc(e->g, r->needs.n_state * sizeof *n->state),
-                         .counts = tref_of(BUF_NONE, MOE_I64, m->cfg.experts, 0, 0).t};
+    *n = (end_step_node){.state = graph_alloc(e->g, r->needs.n_state * sizeof *n->state),
+                         .counts = tref_of(BUF_NONE, MOE_I64, m->cfg.experts, 0, 0).t,
+                         .update = update.t,
+                         .table = table,
+                         .self = m->parts->router_self[layer]};
+    n->args = (moe_end_step_args){
+        .size = sizeof n->args, .step = e->step, .state = n->state, .counts = &n->counts, .update = &n->update};
     char name[48];
     snprintf(name, sizeof name, "L%u.router.end_step", layer);
     moe_sched_node info = emit_info(e, name, MOE_LANE_COMPUTE);
-    uint32_t node = graph_node_add(e->g, &info, run_end_step, n, NULL, part_async(&m->parts->cfg.routers[layer]));
+    uint32_t node =
+        graph_node_add(e->g, &info, run_end_step, n, &n->args.stream, part_async(&m->parts->cfg.routers[layer]));
     emit_bind(e, node, &n->counts.data, (tref){.buf = e->counts[layer]}, 0);
+    emit_bind(e, node, &n->update.data, update, 0);
     for (uint32_t i = 0; i < r->needs.n_state && !e->g->status; i++) {
         const moe_param_spec *s = &r->needs.state[i];
         n->state[i] = (moe_tensor){.dtype = s->dtype, .ndim = s->ndim};
@@ -141,6 +148,6 @@ tref emit_update(emit *e, const step_cfg *cfg, tref hyper) {
     emit_op(e, "clip_coef", MODEL_CLIP_COEF, clip, &sum, 1, &stats, 1, NULL);
     for (int kind = 0; kind < PARAM_CLASSES; kind++) emit_optimizer(e, cfg, kind, grads[kind], hyper, stats);
     for (uint32_t l = 0; l < m->cfg.layers && !e->g->status; l++)
-        if (model_layer_is_moe(&m->cfg, l)) emit_end_step(e, l);
+        if (model_layer_is_moe(&m->cfg, l)) emit_end_step(e, l, stats);
     return stats;
 }

@@ -343,6 +343,14 @@
     AT(moe_route_args, d_logits, 160, 8) \
     AT(moe_route_args, d_hidden, 168, 8) \
     AT(moe_route_args, d_params, 176, 8) \
+    SIZE(moe_end_step_args, 48) \
+    AT(moe_end_step_args, size, 0, 4) \
+    AT(moe_end_step_args, reserved, 4, 4) \
+    AT(moe_end_step_args, stream, 8, 8) \
+    AT(moe_end_step_args, step, 16, 8) \
+    AT(moe_end_step_args, state, 24, 8) \
+    AT(moe_end_step_args, counts, 32, 8) \
+    AT(moe_end_step_args, update, 40, 8) \
     SIZE(moe_router_v0, 64) \
     AT(moe_router_v0, size, 0, 4) \
     AT(moe_router_v0, reserved, 4, 4) \

@@ -8,12 +8,12 @@
 
 typedef struct rig_cfg {
     trainer_cfg trainer;
-    const char *precision;                /* "fp32", "bf16" */
+    const char *precision; /* "fp32", "bf16" */
     uint32_t world;
-    const char *threads;                  /* compute threads of each rank */
-    moe_kv router[16];                    /* options that differ from the defaults; ends with key NULL */
-    const moe_scheduler_v0 *scheduler;    /* NULL = the built serial */
-    const moe_kv *scheduler_kv;           /* [n] for it */
+    const char *threads;               /* compute threads of each rank */
+    moe_kv router[16];                 /* options that differ from the defaults; ends with key NULL */
+    const moe_scheduler_v0 *scheduler; /* NULL = the built serial */
+    const moe_kv *scheduler_kv;        /* [n] for it */
     uint64_t n_scheduler_kv;
 } rig_cfg;
 

@@ -2,6 +2,8 @@
  * route.c. Options that cannot mean what the user wants are refused here, each with one line that names both keys. */
 #include "topk.h"
 
+#include <math.h>
+
 #define BIAS_RATE "0.001"
 
 static const moe_option options[] = {
@@ -161,17 +163,26 @@ static moe_status topk_needs(void *self, moe_router_needs *needs, moe_err *err) 
     return MOE_OK;
 }
 
+static int is_vector(const moe_tensor *t, int32_t dtype, int64_t n) {
+    return t && t->data && t->dtype == dtype && t->ndim == 1 && t->shape[0] == n;
+}
+
 /* bias_e += rate * sign(mean - n_e), in FP32, the comparison exact in integers; with bias_centre the changes lose their
- * mean. (Wang et al., arXiv 2408.15664, algorithm 1; DeepSeek-V3, arXiv 2412.19437, section 2.1.2) */
-static moe_status topk_end_step(const void *self, const moe_tensor *state, const moe_tensor *counts, moe_err *err) {
+ * mean. A step that is skipped moves nothing. (Wang et al., arXiv 2408.15664, algorithm 1; DeepSeek-V3, arXiv
+ * 2412.19437, section 2.1.2) */
+static moe_status topk_end_step(const void *self, const moe_end_step_args *a, moe_err *err) {
     const topk *t = self;
     if (!t->bias) return MOE_OK;
-    if (!state || !state->data || state->dtype != MOE_F32 || state->ndim != 1 || state->shape[0] != t->experts)
+    if (!MOE_REACH(a, moe_end_step_args, update))
+        return moe_fail(err, MOE_E_ARG, "layer %u: moe_end_step_args of %u bytes lacks update", t->layer, a->size);
+    if (!is_vector(a->state, MOE_F32, t->experts))
         return moe_fail(err, MOE_E_ARG, "layer %u: expert_bias is not F32 [%lld]", t->layer, (long long)t->experts);
-    if (!counts || !counts->data || counts->dtype != MOE_I64 || counts->ndim != 1 || counts->shape[0] != t->experts)
+    if (!is_vector(a->counts, MOE_I64, t->experts))
         return moe_fail(err, MOE_E_ARG, "layer %u: counts is not I64 [%lld]", t->layer, (long long)t->experts);
-    const int64_t *n = counts->data;
-    float *bias = state->data;
+    if (!is_vector(a->update, MOE_F32, 2)) return moe_fail(err, MOE_E_ARG, "layer %u: update is not F32 [2]", t->layer);
+    if (isnan(((const float *)a->update->data)[1])) return MOE_OK;
+    const int64_t *n = a->counts->data;
+    float *bias = a->state->data;
     int64_t sum = 0, signs = 0;
     for (int64_t e = 0; e < t->experts; e++) {
         if (n[e] < 0)

@@ -75,20 +75,25 @@ static int all_equal(const unsigned char *p, size_t n, unsigned char value) {
     return 1;
 }
 
+/* Twice: the second graph gets memory that the first has written on. */
 START_TEST(set_up_memory_is_zero_aligned_and_stays) {
     enum { N = 400 };
     unsigned char *block[N];
     size_t size[N];
     draw d = {1};
-    for (int i = 0; i < N; i++) {
-        size[i] = i % 50 == 49 ? 200000 : draw_below(&d, 3000); /* some larger than a block of the arena */
-        block[i] = graph_alloc(g, size[i]);
-        ck_assert_ptr_nonnull(block[i]);
-        ck_assert_uint_eq((uintptr_t)block[i] % 64, 0);
-        ck_assert(all_equal(block[i], size[i], 0));
-        memset(block[i], i + 1, size[i]);
+    for (int round = 0; round < 2; round++) {
+        graph *own = graph_create();
+        for (int i = 0; i < N; i++) {
+            size[i] = i % 50 == 49 ? 200000 : draw_below(&d, 3000); /* some larger than a block of the arena */
+            block[i] = graph_alloc(own, size[i]);
+            ck_assert_ptr_nonnull(block[i]);
+            ck_assert_uint_eq((uintptr_t)block[i] % 64, 0);
+            ck_assert(all_equal(block[i], size[i], 0));
+            memset(block[i], i + 1, size[i]);
+        }
+        for (int i = 0; i < N; i++) ck_assert(all_equal(block[i], size[i], (unsigned char)(i + 1)));
+        graph_destroy(own);
     }
-    for (int i = 0; i < N; i++) ck_assert(all_equal(block[i], size[i], (unsigned char)(i + 1)));
 }
 END_TEST
 

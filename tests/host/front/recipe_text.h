@@ -6,7 +6,7 @@
 #include "check_lines.h"
 
 #define MODEL "[model]\nhidden = 64\nlayers = 4\nheads = 4\n" /* lines 1 to 4 */
-#define DENSE MODEL "dense_ffn = 8\n"                      /* lines 1 to 5 */
+#define DENSE MODEL "dense_ffn = 8\n"                         /* lines 1 to 5 */
 #define MOE MODEL "experts = 8\ntop_k = 2\nexpert_ffn = 32\n" /* lines 1 to 7 */
 
 enum { MOST_SETS = 4 };

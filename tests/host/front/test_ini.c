@@ -117,7 +117,8 @@ END_TEST
 START_TEST(long_values) {
     static char text[INI_LINE_MAX + 64], value[INI_LINE_MAX];
     static const char pattern[] = "path/to x;y#z=[a]:b ,";
-    static const int lengths[] = {1, 118, 119, 120, 121, 122, 194, 195, 196, 197, 198, 199, 200, 239, 240, 241, 1000, 4000};
+    static const int lengths[] = {1,   118, 119, 120, 121, 122, 194, 195,  196,
+                                  197, 198, 199, 200, 239, 240, 241, 1000, 4000};
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++)
         for (int shift = 0; shift < 3; shift++) {
             int n = lengths[i];
@@ -156,8 +157,8 @@ END_TEST
 /* Every fault of a file is reported in one pass, in order; keys of a broken section are not reported again. */
 START_TEST(all_errors) {
     static const char text[] = "k=1\n[a\nx=1\ny\n[b]\n=1\nz=\"q\"\n[c] d\n";
-    static const char *const words[] = {"a.ini:1:1:", "a.ini:2:1:", "a.ini:4:1:",
-                                        "a.ini:6:1:", "a.ini:7:3:", "a.ini:8:5:"};
+    static const char *const words[] = {
+        "a.ini:1:1:", "a.ini:2:1:", "a.ini:4:1:", "a.ini:6:1:", "a.ini:7:3:", "a.ini:8:5:"};
     seen s;
     err_list errs = {.n = 0};
     ck_assert(!read_text(text, sizeof text - 1, &s, &errs));
@@ -170,13 +171,16 @@ END_TEST
 
 START_TEST(error_list_is_bounded) {
     char text[1024] = "[a]\n";
-    for (int i = 0; i < 300; i++) strcat(text, "x\n");
+    for (int i = 0; i < 300; i++) strcat(text, "x\n"); /* each with its own line number */
     seen s;
     err_list errs = {.n = 0};
     ck_assert(!read_text(text, strlen(text), &s, &errs));
     ck_assert_uint_eq(errs.n, ERR_LIST_MAX);
     ck_assert_uint_eq(err_list_count(&errs), 300);
     err_list_clear(&errs);
+    err_list_add(&errs, "%s", "the same\tfault");
+    err_list_add(&errs, "%s", "the same\tfault");
+    check_one_line(&errs, "twice", "the same?fault");
 }
 END_TEST
 

@@ -57,9 +57,11 @@ static const struct {
     {DENSE "[scheduler]\nplugin = a b\n", "'a b' is neither an id nor a path"},
     {"[run]\nsteps = 1\n[model]\nhidden = 64\nheads = 4\ndense_ffn = 8\n", "/tmp/r.ini: [model] layers: missing"},
     /* contradictions */
-    {MODEL "kv_heads = 3\ndense_ffn = 8\n", "/tmp/r.ini:5:12: [model] kv_heads: heads = 4 is no multiple of kv_heads = 3"},
+    {MODEL "kv_heads = 3\ndense_ffn = 8\n",
+     "/tmp/r.ini:5:12: [model] kv_heads: heads = 4 is no multiple of kv_heads = 3"},
     {"[model]\nhidden = 65\nlayers = 1\nheads = 4\ndense_ffn = 8\n", "hidden = 65 is no multiple of heads = 4"},
-    {"[model]\nhidden = 60\nlayers = 1\nheads = 4\ndense_ffn = 8\n", "[model] heads: head_dim = hidden / heads = 15 is odd"},
+    {"[model]\nhidden = 60\nlayers = 1\nheads = 4\ndense_ffn = 8\n",
+     "[model] heads: head_dim = hidden / heads = 15 is odd"},
     {MODEL, "[model] dense_ffn: missing: with experts = 0"},
     {MODEL "experts = 4\nexpert_ffn = 8\n", "[model] top_k: missing: experts = 4 needs top_k"},
     {MODEL "experts = 4\ntop_k = 1\n", "[model] expert_ffn: missing"},
@@ -93,7 +95,8 @@ static const struct {
     {MOE "[precision:experts,experts]\nx = 1\n", "'experts' is no layer"},
     {MOE "[router:0-2,1]\nx = 1\n", "layer 1 is named twice"},
     {MOE "[router:3-4]\nx = 1\n", "layer 4 of [router:3-4], but the model has layers 0-3"},
-    {MOE "[router:0-2]\nx = 1\n[router:2-3]\nx = 2\n", "/tmp/r.ini:10:2: [router:2-3]: layer 2 is also in [router:0-2]"},
+    {MOE "[router:0-2]\nx = 1\n[router:2-3]\nx = 2\n",
+     "/tmp/r.ini:10:2: [router:2-3]: layer 2 is also in [router:0-2]"},
     {MOE "[precision:experts]\nx = 1\n[precision:0]\nx = 1\n[precision:0,experts]\nplugin = a b\n", "neither an id"},
 };
 
@@ -141,7 +144,8 @@ START_TEST(C114_no_experts) {
 END_TEST
 
 START_TEST(overrides) {
-    static const char *const sets[] = {"run.steps=7", "router.score=sigmoid", "router:1.score=softmax", "data.train=x y"};
+    static const char *const sets[] = {"run.steps=7", "router.score=sigmoid", "router:1.score=softmax",
+                                       "data.train=x y"};
     recipe *r = load_good(MOE "[run]\nsteps = 9\n[router]\nscore = softmax\nz = 1\n", sets, 4);
     ck_assert_int_eq(recipe_int(r, "run", "steps"), 7);
     ck_assert_int_eq(recipe_get(r, "run", "steps")->from, RECIPE_SET);
@@ -153,6 +157,7 @@ START_TEST(overrides) {
     ck_assert_ptr_ne(base, one);
     ck_assert_uint_eq(one->n_options, 2); /* its own, and z of the base */
     ck_assert_ptr_eq(recipe_plugin_for(r, "router", 0, false), base);
+    ck_assert_str_eq(one->where, base->where); /* a fault of the one plugin is one line */
     recipe_destroy(r);
 }
 END_TEST
@@ -190,7 +195,8 @@ END_TEST
 /* All errors in one pass; a section with an error is not searched for contradictions. */
 START_TEST(all_errors) {
     err_list errs = {.n = 0};
-    ck_assert_ptr_null(load_sets(MODEL "topk = 2\n[run]\nsteps = x\nlog_every = 0\n[batch]\nmicro = 3\n[data]\ntrian = a\n",
+    ck_assert_ptr_null(load_sets(MODEL
+                                 "topk = 2\n[run]\nsteps = x\nlog_every = 0\n[batch]\nmicro = 3\n[data]\ntrian = a\n",
                                  NULL, 0, RECIPE_NEED_DATA, &errs));
     static const char *const words[] = {":5:1: [model] topk: unknown key; did you mean 'top_k'?", ":7:9: [run] steps",
                                         ":8:13: [run] log_every", ":12:1: [data] trian", ":10:9: [batch] micro"};
@@ -213,16 +219,11 @@ START_TEST(which_section_holds) {
         int layer;
         bool experts;
         const char *section, *name;
-    } rows[] = {{"router", -1, false, "router", "topk"},
-                {"router", 1, false, "router:0-1,3", "topk"},
-                {"router", 2, false, "router", "topk"},
-                {"router", 3, false, "router:0-1,3", "topk"},
-                {"precision", -1, false, "precision", "p"},
-                {"precision", 2, false, "precision", "p"},
-                {"precision", 2, true, "precision:experts", "e"},
-                {"precision", 0, false, "precision:0", "l"},
-                {"precision", 0, true, "precision:0", "l"},
-                {"precision", 1, true, "precision:1,experts", "le"},
+    } rows[] = {{"router", -1, false, "router", "topk"},          {"router", 1, false, "router:0-1,3", "topk"},
+                {"router", 2, false, "router", "topk"},           {"router", 3, false, "router:0-1,3", "topk"},
+                {"precision", -1, false, "precision", "p"},       {"precision", 2, false, "precision", "p"},
+                {"precision", 2, true, "precision:experts", "e"}, {"precision", 0, false, "precision:0", "l"},
+                {"precision", 0, true, "precision:0", "l"},       {"precision", 1, true, "precision:1,experts", "le"},
                 {"precision", 1, false, "precision", "p"}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         const recipe_plugin *p = recipe_plugin_for(r, rows[i].kind, rows[i].layer, rows[i].experts);
@@ -234,8 +235,8 @@ START_TEST(which_section_holds) {
 END_TEST
 
 START_TEST(plugin_paths) {
-    recipe *r = load_good(MOE "[router]\nplugin = sub/x.so\n[scheduler]\nplugin = y.so\n[device]\nplugin = /a/z.so#two\n",
-                          NULL, 0);
+    recipe *r = load_good(
+        MOE "[router]\nplugin = sub/x.so\n[scheduler]\nplugin = y.so\n[device]\nplugin = /a/z.so#two\n", NULL, 0);
     ck_assert_str_eq(recipe_plugin_of(r, "router")->name, "/tmp/sub/x.so");
     ck_assert_str_eq(recipe_plugin_of(r, "scheduler")->name, "/tmp/y.so");
     ck_assert_str_eq(recipe_plugin_of(r, "device")->name, "/a/z.so#two");
@@ -297,9 +298,16 @@ START_TEST(resolved_says_the_same) {
             ck_assert_int_eq(recipe_note_options(r, i, kv, 3, &err), MOE_OK);
     check_round_trip(r);
     char *text = resolve(r);
-    static const char *const lines[] = {"seed = 9223372036854775807", "; --set run.seed", "; r.ini:8\n",
-                                        "train = /tmp/a/*.txt, /tmp/b c", "head_dim = 16", "; derived", "; default",
-                                        "more = default", "; plugin's default", "[router:0-1]\nplugin = /tmp/own.so"};
+    static const char *const lines[] = {"seed = 9223372036854775807",
+                                        "; --set run.seed",
+                                        "; r.ini:8\n",
+                                        "train = /tmp/a/*.txt, /tmp/b c",
+                                        "head_dim = 16",
+                                        "; derived",
+                                        "; default",
+                                        "more = default",
+                                        "; plugin's default",
+                                        "[router:0-1]\nplugin = /tmp/own.so"};
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++)
         ck_assert_msg(strstr(text, lines[i]) != NULL, "'%s' is not in\n%s", lines[i], text);
     free(text);
@@ -339,7 +347,8 @@ START_TEST(every_key) {
             bool empty_string = row->dflt && type.kind == VALUE_STRING;
             good = good && (!row->dflt || empty_string || value_parse(&type, row->dflt, &v, why, sizeof why));
             ck_assert_msg(good, "[%s] %s: %s", sections[i].name, row->key, why);
-            ck_assert_msg(strlen(row->help) > 5 && !strchr(row->help, '\n'), "[%s] %s: help", sections[i].name, row->key);
+            ck_assert_msg(strlen(row->help) > 5 && !strchr(row->help, '\n'), "[%s] %s: help", sections[i].name,
+                          row->key);
             ck_assert_ptr_eq(keys_find(&sections[i], row->key), row); /* no key twice */
             for (size_t o = 0; o < n && !sections[i].plugin; o++)
                 ck_assert(o == i || strcmp(sections[o].name, sections[i].name) != 0);

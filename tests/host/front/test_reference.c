@@ -46,7 +46,8 @@ static int check_uses(const char *path) {
         snprintf(section, sizeof section, "%.*s", (int)(m[2].rm_eo - m[2].rm_so), at + m[2].rm_so);
         snprintf(key, sizeof key, "%.*s", (int)(m[3].rm_eo - m[3].rm_so), at + m[3].rm_so);
         const section_row *row = keys_find_section(section);
-        ck_assert_msg(row && keys_find(row, key), "%s asks for [%s] %s, which is not in host/keys.c", path, section, key);
+        ck_assert_msg(row && keys_find(row, key), "%s asks for [%s] %s, which is not in host/keys.c", path, section,
+                      key);
     }
     free(text);
     regfree(&use);

@@ -169,8 +169,8 @@ START_TEST(nearest_name) {
     static const char *const names[] = {"steps", "seed", "log_every", "lr"};
     static const struct {
         const char *word, *name;
-    } rows[] = {{"step", "steps"}, {"stepz", "steps"}, {"logevery", "log_every"}, {"sead", "seed"},
-                {"xyzzy", NULL},   {"q", NULL},        {"l", "lr"},               {"completely_else", NULL}};
+    } rows[] = {{"step", "steps"}, {"stepz", "steps"}, {"logevery", "log_every"}, {"sead", "seed"}, {"xyzzy", NULL},
+                {"q", NULL},       {"l", "lr"},        {"completely_else", NULL}};
     for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
         suggest near = suggest_begin(rows[r].word);
         for (size_t i = 0; i < 4; i++) suggest_offer(&near, names[i]);

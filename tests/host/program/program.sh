@@ -103,6 +103,23 @@ expect 0 "$moehost" run dense.ini --set model.dense_ffn=48 --out dense
 sed -e '/^expert_bias/d' -e '/^aux_coef/d' tiny.ini >plain.ini
 expect 0 "$moehost" run plain.ini --set "router.plugin=$(dirname "$moehost")/plugins/router/template.so" --out path
 
+echo "- the README's own router"
+cp -r "$source/plugins/template" my_router
+make -s -C my_router ABI="$source/abi"
+mkdir recipes
+sed '/^renormalise/d; /^aux_coef/d; s#^plugin = topk#plugin = ../my_router/template.so#' \
+    "$source/recipes/quickstart.ini" >recipes/mine.ini
+expect 0 "$moehost" check recipes/mine.ini
+expect 0 "$moehost" check recipes/mine.ini --resolved
+grep -q 'loaded router/template .*my_router/template.so' out.txt || fail "the resolved recipe does not name what was loaded"
+
+echo "- another model, data order or router is not resumed"
+for change in model.heads=8 data.seq_len=16 run.seed=9 router.score=sigmoid batch.global=8; do
+    expect 2 "$moehost" run tiny.ini --out whole --resume --steps 9 --set $change
+    grep -q "was written with" err.txt || fail "no reason given for $change"
+done
+expect 2 "$moehost" generate tiny.ini --out whole --prompt x --set model.top_k=3
+
 echo "- generate continues a prompt, the same way each time"
 expect 0 "$moehost" generate tiny.ini --out whole --prompt "the quick " --tokens 20 --seed 7
 cp out.txt first.txt

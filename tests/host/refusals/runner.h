@@ -26,7 +26,8 @@ typedef struct row {
     const char *path;  /* MOEHOST_PLUGIN_PATH; NULL = unset */
     const char *probe; /* MOEHOST_PROBE_SECONDS; NULL = unset */
     void (*prepare)(const char *dir);
-    int code; /* exit status */
+    int disk_full; /* 1: nothing can be written to stdout */
+    int code;      /* exit status */
     /* The line of tiny.ini that the error begins with, as tiny.ini:LINE:. 0: the line of put[0], where there is one. */
     int line;
     int lines;                   /* on stderr; 0: one */

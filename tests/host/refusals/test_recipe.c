@@ -185,6 +185,14 @@ START_TEST(all_faults_in_one_pass) {
          .code = 2, .say = {"tiny.ini:3:", "--set batch.micro=x: 'x'"}},
         {"options of two plugins", .put = {"router: scal = 2", "device: thread = 2"}, .lines = 2, .code = 2,
          .say = {"did you mean 'scale'?", "did you mean 'threads'?"}},
+        {"options of two layers", .put = {"router:0: scal = 2", "router:1: sclae = 3"}, .lines = 2, .code = 2,
+         .say = {"[router:0] scal", "[router:1] sclae"}},
+        {"an option that two layers inherit", .put = {"router: scal = 2", "router:1: z_coef = 1"}, .code = 2,
+         .say = {"[router] scal: "}},
+        {"a plugin for many layers, once", .put = {"router: plugin = topc", "model: layers = 8"}, .code = 3,
+         .say = {"'topc'"}},
+        {"degree, plugin and option", .put = {"parallel: tp = 2", "scheduler: plugin = serail", "router: scal = 2"},
+         .lines = 3, .code = 3, .say = {"tp = 2", "did you mean 'serial'?", "did you mean 'scale'?"}},
         {"what is missing, once each", .text = "[data]\ntrain = ../text.txt\n", .line = NO_PLACE, .lines = 3, .code = 2,
          .say = {"[model] hidden: missing", "[model] layers: missing", "[model] heads: missing"}},
     };
@@ -202,6 +210,12 @@ START_TEST(layers_and_parts) {
          .code = 2, .say = {"layer 1", "[router:0-1]"}},
         {"a kind without layers", .text = "[device:0]\nthreads = 1\n", .line = 1, .code = 2, .say = {"[device"}},
         {"a section without layers", .text = "[run:0]\nsteps = 1\n", .line = 1, .code = 2, .say = {"[run"}},
+        {"a layer without experts", .put = {"router:0: scale = 2", "model: dense_layers = 1", "model: dense_ffn = 16"},
+         .line = NO_PLACE, .code = 2, .say = {"[router:0]", "no effect"}},
+        {"some layers without experts",
+         .put = {"router:0-1: scale = 2", "model: dense_layers = 1", "model: dense_ffn = 16"}},
+        {"a slip in a base that no layer has", .put = {"router: scal = 2", "router:0-1: plugin = $BAD/good.so"},
+         .code = 2, .say = {"[router] scal: ", "did you mean 'scale'?"}},
         {"parts that are not built", .put = {"precision:experts: plugin = bf16"}, .code = 2, .say = {"[router] only"}},
     };
     RUN(rows);
@@ -222,8 +236,25 @@ START_TEST(degrees_of_parallelism) {
         {"ranks without dp", .put = {"parallel: dp = 1", "comm: ranks = 2"}, .code = 2, .say = {"[parallel] dp"}},
         {"a batch that ranks cannot share", .put = {"batch: global = 4", "comm: ranks = 3"}, .code = 2,
          .say = {"global = 4", "3"}},
-        {"too little memory", .put = {"memory: limit = 4 KiB"}, .line = NO_PLACE, .code = 2,
+        {"too little memory", .put = {"memory: limit = 4 KiB"}, .line = NO_PLACE, .code = 1,
          .say = {"bytes", "4096", "[memory] limit"}},
+    };
+    RUN(rows);
+}
+END_TEST
+
+/* Sizes that no machine has: a refusal in time, no hang and no number that wraps. */
+START_TEST(sizes_beyond_the_machine) {
+    static const row rows[] = {
+        {"parameters beyond 64 bits",
+         .put = {"model: experts = 1048576", "model: expert_ffn = 16777216", "model: hidden = 131072",
+                 "model: heads = 1024"},
+         .line = NO_PLACE, .code = 1, .say = {"bytes"}},
+        {"logits",
+         .put = {"model: vocab = 16777216", "model: hidden = 131072", "model: heads = 1024", "memory: limit = 1 TiB"},
+         .line = NO_PLACE, .code = 1, .say = {"bytes", "1099511627776"}},
+        {"a microbatch", .put = {"batch: micro = 1000000000", "batch: global = 1000000000", "memory: limit = 1 TiB"},
+         .line = NO_PLACE, .code = 1, .say = {"bytes"}},
     };
     RUN(rows);
 }
@@ -248,7 +279,8 @@ START_TEST(data_that_is_none) {
         {"one of two", .put = {"data: train = ../text.txt, nowhere.txt"}, .code = 2, .say = {"$DIR/nowhere.txt"}},
         {"a folder", .put = {"data: train = folder"}, .prepare = make_data, .code = 2, .say = {"folder", "directory"}},
         {"too small", .put = {"data: train = short.txt"}, .prepare = make_data, .code = 2, .say = {"17", "bytes"}},
-        {"empty", .put = {"data: train = empty.txt"}, .prepare = make_data, .code = 2, .say = {"bytes"}},
+        {"empty", .put = {"data: train = empty.txt"}, .prepare = make_data, .code = 2, .lines = 2,
+         .say = {"is skipped", "found 0 bytes"}},
         {"no such file to evaluate", .put = {"data: valid = nowhere.txt"}, .code = 2,
          .say = {"[data] valid", "$DIR/nowhere.txt"}},
     };
@@ -270,6 +302,7 @@ TCase *recipe_tests(void) {
     tcase_add_test(tc, all_faults_in_one_pass);
     tcase_add_test(tc, layers_and_parts);
     tcase_add_test(tc, degrees_of_parallelism);
+    tcase_add_test(tc, sizes_beyond_the_machine);
     tcase_add_test(tc, data_that_is_none);
     return tc;
 }

@@ -97,6 +97,8 @@ void rig_open(rig *r, const char *id, int64_t tokens, int64_t experts, int64_t k
     r->d_weights = take(r, tk * sizeof(float));
     r->d_logits = take(r, te * sizeof(float));
     r->bias = take(r, e * sizeof(float));
+    r->update = take(r, 2 * sizeof(float));
+    r->update[0] = r->update[1] = 1;
     r->workspace = take(r, r->needs.workspace);
     memset(r->workspace, 0xff, r->needs.workspace); /* nobody promises zeros there */
     r->saved = take(r, r->needs.saved);
@@ -160,8 +162,15 @@ moe_status rig_bwd(rig *r) {
 }
 
 moe_status rig_end_step(rig *r) {
+    uint64_t step = 1;
     moe_tensor state = vector(r->bias, MOE_F32, r->experts), counts = vector(r->counts, MOE_I64, r->experts);
-    return r->table->end_step(r->self, r->needs.n_state ? &state : NULL, &counts, &r->err);
+    moe_tensor update = vector(r->update, MOE_F32, 2);
+    moe_end_step_args a = {.size = sizeof a,
+                           .step = &step,
+                           .state = r->needs.n_state ? &state : NULL,
+                           .counts = &counts,
+                           .update = &update};
+    return r->table->end_step(r->self, &a, &r->err);
 }
 
 double rig_uniform(uint64_t *seed) {

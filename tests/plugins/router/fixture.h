@@ -32,6 +32,7 @@ typedef struct rig {
     float *d_weights; /* [T,k] */
     float *d_logits;  /* [T,E] */
     float *bias;      /* [E], the state if the instance has one */
+    float *update;    /* [2] gradient norm, clip coefficient: 1, 1 */
     void *workspace, *saved;
     void *blocks[16]; /* what the arrays above lie in */
     int n_blocks;
@@ -48,7 +49,7 @@ void rig_check_guards(const rig *r);
 
 moe_status rig_route(rig *r);
 moe_status rig_bwd(rig *r);
-moe_status rig_end_step(rig *r); /* bias and counts of the rig */
+moe_status rig_end_step(rig *r); /* bias, counts and update of the rig */
 
 /* Reproducible values: uniform in [0,1), and arrays of about normal ones. */
 double rig_uniform(uint64_t *seed);

@@ -153,6 +153,30 @@ START_TEST(bias_evens_the_load) {
 }
 END_TEST
 
+/* A step whose gradient norm is not finite is skipped: the bias stays with the weights. */
+START_TEST(a_skipped_step_moves_nothing) {
+    rig r;
+    rig_open(&r, "topk", 1, 4, 1, BIASED, NULL);
+    update(&r, (int64_t[]){10, 2, 2, 2});
+    float before[4];
+    memcpy(before, r.bias, sizeof before);
+    r.update[0] = _i ? INFINITY : NAN;
+    r.update[1] = NAN;
+    update(&r, (int64_t[]){10, 2, 2, 2});
+    ck_assert_mem_eq(r.bias, before, sizeof before);
+    r.update[0] = 1e30F; /* clipped to nearly nothing, but a step */
+    r.update[1] = 1e-30F;
+    update(&r, (int64_t[]){10, 2, 2, 2});
+    expect_bias(&r, (double[]){-0.002, 0.002, 0.002, 0.002});
+    rig_close(&r);
+}
+END_TEST
+
+static void expect_refused(rig *r, const moe_end_step_args *args, const char *say) {
+    ck_assert_int_eq(r->table->end_step(r->self, args, &r->err), MOE_E_ARG);
+    ck_assert_msg(strstr(r->err.msg, say) != NULL, "'%s' lacks '%s'", r->err.msg, say);
+}
+
 START_TEST(bad_state_and_counts_are_refused) {
     rig r;
     rig_open(&r, "topk", 1, 4, 2, BIASED, NULL);
@@ -162,9 +186,25 @@ START_TEST(bad_state_and_counts_are_refused) {
     r.bias[1] = NAN;
     ck_assert_int_eq(rig_route(&r), MOE_E_DATA);
     ck_assert_ptr_nonnull(strstr(r.err.msg, "expert_bias of expert 1 is nan"));
-    moe_tensor counts = {r.counts, MOE_I64, 1, {4, 1, 1, 1}}, half = {r.bias, MOE_BF16, 1, {4, 1, 1, 1}};
-    ck_assert_int_eq(r.table->end_step(r.self, &half, &counts, &r.err), MOE_E_ARG);
-    ck_assert_int_eq(r.table->end_step(r.self, NULL, &counts, &r.err), MOE_E_ARG);
+    moe_tensor counts = {r.counts, MOE_I64, 1, {4, 1, 1, 1}}, state = {r.bias, MOE_F32, 1, {4, 1, 1, 1}};
+    moe_tensor update = {r.update, MOE_F32, 1, {2, 1, 1, 1}}, half = state, five = counts, one = update;
+    half.dtype = MOE_BF16;
+    five.shape[0] = 5;
+    one.shape[0] = 1;
+    const moe_end_step_args good = {.size = sizeof good, .state = &state, .counts = &counts, .update = &update};
+    moe_end_step_args a[6] = {good, good, good, good, good, good};
+    a[0].state = &half;
+    a[1].state = NULL;
+    a[2].counts = &five;
+    a[3].update = &one;
+    a[4].update = NULL;
+    a[5].size = offsetof(moe_end_step_args, update);
+    expect_refused(&r, &a[0], "expert_bias is not F32 [4]");
+    expect_refused(&r, &a[1], "expert_bias is not F32 [4]");
+    expect_refused(&r, &a[2], "counts is not I64 [4]");
+    expect_refused(&r, &a[3], "update is not F32 [2]");
+    expect_refused(&r, &a[4], "update is not F32 [2]");
+    expect_refused(&r, &a[5], "lacks update");
     rig_close(&r);
 }
 END_TEST
@@ -180,6 +220,7 @@ int main(void) {
     tcase_add_test(c, C016_layers_update_alone);
     tcase_add_test(c, C018_evaluation_moves_nothing);
     tcase_add_test(c, bias_evens_the_load);
+    tcase_add_loop_test(c, a_skipped_step_moves_nothing, 0, 2);
     tcase_add_test(c, bad_state_and_counts_are_refused);
     return run_case(c);
 }

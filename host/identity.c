@@ -1,0 +1,85 @@
+/* One walk over the keys serves writing and checking. */
+#include "identity.h"
+
+#include <inttypes.h>
+#include <io/fs.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef moe_status (*identity_fn)(void *arg, const char *key, const char *value, moe_err *err);
+
+typedef struct walk {
+    identity_fn fn;
+    void *arg;
+    moe_status status;
+    moe_err *err;
+} walk;
+
+__attribute__((format(printf, 3, 4))) static void visit(walk *w, const char *key, const char *format, ...) {
+    char value[1024];
+    va_list ap;
+    if (w->status) return;
+    va_start(ap, format);
+    vsnprintf(value, sizeof value, format, ap);
+    va_end(ap);
+    w->status = w->fn(w->arg, key, value, w->err);
+}
+
+static void visit_model(walk *w, const model_cfg *c) {
+    visit(w, "model.layers", "%u", c->layers);
+    visit(w, "model.dense_layers", "%u", c->dense_layers);
+    visit(w, "model.hidden", "%" PRId64, c->hidden);
+    visit(w, "model.heads", "%u", c->heads);
+    visit(w, "model.kv_heads", "%u", c->kv_heads);
+    visit(w, "model.head_dim", "%u", c->head_dim);
+    visit(w, "model.experts", "%u", c->experts);
+    visit(w, "model.top_k", "%u", c->top_k);
+    visit(w, "model.rope_theta", "%.9g", (double)c->rope_theta);
+    visit(w, "model.norm_eps", "%.9g", (double)c->norm_eps);
+    visit(w, "model.tied", "%d", c->tied);
+}
+
+/* "topk score=softmax order=before ..." */
+static void visit_router(walk *w, const part_ref *r, uint32_t layer) {
+    char key[48], value[900];
+    snprintf(key, sizeof key, "layers.%u.router", layer);
+    size_t used = (size_t)snprintf(value, sizeof value, "%s", r->desc->id);
+    for (uint64_t i = 0; i < r->n_kv && used < sizeof value; i++)
+        used += (size_t)snprintf(value + used, sizeof value - used, " %s=%s", r->kv[i].key, r->kv[i].value);
+    visit(w, key, "%s", value);
+}
+
+static moe_status walk_all(const session *s, int level, identity_fn fn, void *arg, moe_err *err) {
+    walk w = {.fn = fn, .arg = arg, .err = err};
+    const model_cfg *c = &s->trainer.model;
+    visit_model(&w, c);
+    for (uint32_t l = 0; l < c->layers; l++)
+        if (model_layer_is_moe(c, l)) visit_router(&w, &s->routers[l], l);
+    if (level == IDENTITY_MODEL) return w.status;
+    visit(&w, "run.seed", "%" PRIu64, c->seed);
+    visit(&w, "data.seq_len", "%" PRId64, c->seq);
+    visit(&w, "data", "%016" PRIx64, data_hash(s->data));
+    visit(&w, "batch.global", "%" PRId64, s->trainer.global);
+    return w.status;
+}
+
+static moe_status write_one(void *arg, const char *key, const char *value, moe_err *err) {
+    return ckpt_set(arg, key, value, err);
+}
+
+moe_status identity_write(ckpt *c, const session *s, moe_err *err) {
+    return walk_all(s, IDENTITY_RUN, write_one, c, err);
+}
+
+static moe_status check_one(void *arg, const char *key, const char *value, moe_err *err) {
+    const ckpt_view *view = arg;
+    const char *saved = ckpt_get(view, key);
+    if (saved && strcmp(saved, value) == 0) return MOE_OK;
+    return fs_fail(err, MOE_E_ARG, view->dir, "was written with %s = %.120s, this recipe has %.120s", key,
+                   saved ? saved : "(not given)", value);
+}
+
+moe_status identity_check(const ckpt_view *view, const session *s, int level, moe_err *err) {
+    return walk_all(s, level, check_one, (void *)view, err);
+}
