@@ -89,9 +89,9 @@ void recipe_print_resolved(const recipe *r, FILE *to) {
 }
 
 /* ---- the reference ---- */
-static void print_cell(FILE *to, const char *text) { /* '|' ends a cell of a Markdown table */
+static void print_cell(FILE *to, const char *text) { /* '|' ends a cell of a Markdown table, '<' begins a tag */
     for (; *text; text++) {
-        if (*text == '|') fputc('\\', to);
+        if (*text == '|' || *text == '<') fputc('\\', to);
         fputc(*text, to);
     }
 }

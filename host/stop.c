@@ -2,27 +2,28 @@
 #include "stop.h"
 
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-static volatile sig_atomic_t requested; /* the one thing that a handler may touch */
+static atomic_int requested; /* lock-free: a handler may write it while ranks read it */
 static const char *(*crash_current)(void);
 
 static void note_stop(int signal_number) {
-    requested = signal_number;
-    signal(signal_number, SIG_DFL); /* the next one ends the process */
+    atomic_store(&requested, signal_number);
 }
 
 void stop_install(void) {
-    struct sigaction action = {.sa_handler = note_stop, .sa_flags = SA_RESTART};
+    struct sigaction action = {.sa_handler = note_stop,
+                               .sa_flags = (int)(SA_RESTART | SA_RESETHAND)}; /* the next ends it */
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
 }
 
 int stop_requested(void) {
-    return requested;
+    return atomic_load(&requested);
 }
 
 static void put(const char *text) {

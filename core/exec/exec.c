@@ -49,6 +49,12 @@ static moe_status open_lane(exec_lanes *e, int32_t lane, moe_err *err) {
     return e->device->stream_create(e->self, names[lane], &e->stream[lane], err);
 }
 
+moe_status exec_lanes_open(exec_lanes *e, const graph *g, moe_err *err) {
+    moe_status status = MOE_OK;
+    for (uint32_t i = 0; i < g->n_nodes && !status; i++) status = open_lane(e, g->nodes[i].info.lane, err);
+    return status;
+}
+
 void exec_lanes_free(exec_lanes *e) {
     for (int i = 0; i < MOE_LANES; i++)
         if (e->stream[i]) e->device->stream_destroy(e->self, e->stream[i]);
@@ -122,18 +128,14 @@ static uint32_t choose_waits(wait_state *w, uint32_t n, uint32_t out[MOE_LANES])
     return n_out;
 }
 
-static moe_status emit_node(exec *x, wait_state *w, uint32_t n, moe_err *err) {
+static void emit_node(exec *x, wait_state *w, uint32_t n) {
     const graph_node *node = &w->g->nodes[n];
-    uint32_t preds[MOE_LANES];
-    moe_status status = open_lane(x->streams, node->info.lane, err);
-    if (status) return status;
-    uint32_t n_waits = choose_waits(w, n, preds);
+    uint32_t preds[MOE_LANES], n_waits = choose_waits(w, n, preds);
     for (uint32_t i = 0; i < n_waits; i++)
         x->commands[x->n++] = (command){.kind = CMD_WAIT, .lane = node->info.lane, .event = x->events[preds[i]]};
     x->commands[x->n++] = (command){.kind = CMD_NODE, .lane = node->info.lane, .run = {x, node}};
     if (x->events[n])
         x->commands[x->n++] = (command){.kind = CMD_RECORD, .lane = node->info.lane, .event = x->events[n]};
-    return MOE_OK;
 }
 
 /* An event for every node that another lane waits for: the same walk as emission, ahead of it. */
@@ -164,8 +166,9 @@ moe_status exec_create(exec **out, graph *g, const uint32_t *order, const lanes 
         moe_fail(err, MOE_E_NOMEM, "out of memory for the executor");
         goto fail;
     }
-    status = make_events(x, g, l, order, err);
-    for (uint32_t i = 0; i < g->n_nodes && !status; i++) status = emit_node(x, &w, order[i], err);
+    status = exec_lanes_open(streams, g, err);
+    if (!status) status = make_events(x, g, l, order, err);
+    for (uint32_t i = 0; i < g->n_nodes && !status; i++) emit_node(x, &w, order[i]);
     for (uint32_t i = 0; i < g->n_nodes && !status; i++)
         if (g->nodes[i].stream) *g->nodes[i].stream = streams->stream[g->nodes[i].info.lane];
     if (status) goto fail;

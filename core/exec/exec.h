@@ -21,6 +21,8 @@ typedef struct exec_lanes {
 } exec_lanes;
 
 void exec_lanes_init(exec_lanes *e, const moe_device_v0 *device, void *self, uint32_t rank);
+/* [main] Makes the streams of the lanes that g uses; exec_create does it too. */
+moe_status exec_lanes_open(exec_lanes *e, const graph *g, moe_err *err);
 void exec_lanes_free(exec_lanes *e); /* waits for the streams */
 
 /* [main] g bound (graph_bind), order valid; both outlive the executor. */

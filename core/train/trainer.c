@@ -132,11 +132,15 @@ static moe_status make_programs(trainer *t, moe_err *err) {
                           .memory_limit = t->cfg.memory_limit,
                           .staging = &t->staging};
     moe_status status = MOE_OK;
+    exec_lanes_init(&t->lanes, t->parts->device, t->parts->device_self, t->parts->cfg.rank);
     for (int i = 0; i < PROGRAMS && !status; i++) {
         if (!(t->cfg.programs & (1u << i))) continue;
         status = build[i](&t->programs[i], &cfg, err);
+        if (!status) status = exec_lanes_open(&t->lanes, t->programs[i].g, err);
         if (t->programs[i].arena > t->arena_bytes) t->arena_bytes = t->programs[i].arena;
     }
+    /* once more: the device holds more with the streams of the lanes */
+    if (!status) status = t->parts->device->info(t->parts->device_self, &t->parts->device_info, err);
     uint64_t total = trainer_memory_of(t).total;
     if (!status && t->cfg.memory_limit && total > t->cfg.memory_limit)
         status = moe_fail(err, MOE_E_ARG, "the plan needs %llu bytes, [memory] limit is %llu",
@@ -147,7 +151,6 @@ static moe_status make_programs(trainer *t, moe_err *err) {
 static moe_status start_programs(trainer *t, moe_err *err) {
     const moe_device_v0 *d = t->parts->device;
     moe_status status = d->alloc(t->parts->device_self, MOE_SPACE_DEVICE, t->arena_bytes, &t->arena, err);
-    exec_lanes_init(&t->lanes, d, t->parts->device_self, t->parts->cfg.rank);
     for (int i = 0; i < PROGRAMS && !status; i++)
         if (t->programs[i].g) status = program_start(&t->programs[i], t->arena, &t->lanes, on_fail, t, err);
     return status;

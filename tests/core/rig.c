@@ -38,7 +38,7 @@ data_reader *rig_data(int64_t seq) {
     int fd = mkstemp(path);
     ck_assert_int_ge(fd, 0);
     enum { BYTES = 20000 };
-    static unsigned char text[BYTES];
+    unsigned char text[BYTES];
     moe_random_key key = moe_random_key_make(11, MOE_RANDOM_DATA, "rig");
     for (int i = 0; i < BYTES; i++) /* half of the bytes follow from the one before: something to learn */
         text[i] = i % 2 ? (unsigned char)(text[i - 1] * 7 + 3)

@@ -16,9 +16,10 @@ static uint64_t page_bytes(void) {
     return (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-/* What cpu_map takes from the system for `bytes`; 0 where that is no size. */
+/* What cpu_map takes from the system for `bytes`; 0 where that is no size. Whole small pages also where a block is
+ * large: its end is not worth a huge page, which would cost every block 1 MiB on average. */
 static uint64_t mapped_bytes(uint64_t bytes) {
-    uint64_t unit = bytes >= HUGE_PAGE ? HUGE_PAGE : page_bytes();
+    uint64_t unit = page_bytes();
     if (bytes > UINT64_MAX / 2) return 0;
     return bytes ? (bytes + unit - 1) / unit * unit : unit;
 }

@@ -85,6 +85,10 @@ static void device_destroy(void *self) {
     free(dev);
 }
 
+/* What oneDNN holds by itself once the first products have run, measured with version 2.6 on AVX-512 with 1 to 4
+ * threads: 4.5 MiB of generated code and tables, and 2 MiB of packed operands for every thread that computes. */
+enum { PRODUCT_BYTES = 4608 << 10, PRODUCT_BYTES_THREAD = 2 << 20 };
+
 static moe_status device_info(void *self, moe_device_info *info, moe_err *err) {
     static const char *const names[] = {"baseline", "AVX2", "AVX-512"};
     cpu_device *dev = self;
@@ -93,7 +97,8 @@ static moe_status device_info(void *self, moe_device_info *info, moe_err *err) {
     info->compute_units = dev->settings.threads;
     info->memory_total = cpu_memory_total();
     info->alignment = 64;
-    info->own_memory = atomic_load(&dev->own_memory) + sizeof *dev;
+    info->own_memory = atomic_load(&dev->own_memory) + sizeof *dev + PRODUCT_BYTES +
+                       (uint64_t)PRODUCT_BYTES_THREAD * dev->settings.threads;
     snprintf(info->name, sizeof info->name, "%s, %u thread%s", names[dev->settings.isa], dev->settings.threads,
              dev->settings.threads == 1 ? "" : "s");
     return MOE_OK;

@@ -57,8 +57,11 @@ static void reset_peak(void) {
     fclose(f);
 }
 
+enum { STEPS = 4 };
+
 typedef struct growth {
-    uint64_t before, peak[6]; /* resident before the trainer; high-water mark after it was made, and after each step */
+    uint64_t before;          /* resident before the trainer is made */
+    uint64_t peak[STEPS + 1]; /* high-water mark after it was made, and after each step */
     trainer_memory plan;
     int failed;
 } growth;
@@ -77,7 +80,7 @@ static void measure(const rig_cfg *c, growth *g) {
     g->before = status_bytes("VmRSS");
     rig_open(&r, c, NULL);
     g->peak[0] = status_bytes("VmHWM");
-    for (int i = 1; i <= 5; i++) {
+    for (int i = 1; i <= STEPS; i++) {
         one_step(&r, i);
         g->peak[i] = status_bytes("VmHWM");
     }
@@ -110,27 +113,23 @@ static growth measure_apart(const rig_cfg *c) {
 
 static const char *const precisions[] = {"fp32", "bf16"};
 
+/* Within 5 % of the plan, and the same from the second step on, but for the kernel's batches of 64 pages a thread. */
+enum { COUNTING = 64 * 4096 };
 START_TEST(a_rank_takes_what_its_plan_says) {
     rig_cfg c = large(precisions[_i]);
     growth g = measure_apart(&c);
-    double planned = (double)g.plan.total, grown = (double)g.peak[5] - (double)g.before;
+    double planned = (double)g.plan.total, grown = (double)g.peak[STEPS] - (double)g.before;
     printf("%s: plan %.2f MB (params %.2f, arena %.2f, device %.2f, staging %.2f), grown by %.2f MB (%.2f when made)\n",
            precisions[_i], planned * 1e-6, (double)g.plan.params * 1e-6, (double)g.plan.arena * 1e-6,
            (double)g.plan.device_own * 1e-6, (double)g.plan.staging * 1e-6, grown * 1e-6,
            ((double)g.peak[0] - (double)g.before) * 1e-6);
     fflush(stdout);
     ck_assert_msg(planned > 60e6, "the plan is small: %.0f bytes", planned);
+    for (int i = 3; i <= STEPS; i++)
+        ck_assert_msg(g.peak[i] <= g.peak[2] + COUNTING, "step %d grew the peak from %llu to %llu", i,
+                      (unsigned long long)g.peak[2], (unsigned long long)g.peak[i]);
     ck_assert_msg(grown < 1.05 * planned && grown > 0.95 * planned, "planned %.0f bytes, grown by %.0f", planned,
                   grown);
-}
-END_TEST
-
-START_TEST(memory_is_constant_after_the_second_step) {
-    rig_cfg c = large(precisions[_i]);
-    growth g = measure_apart(&c);
-    for (int i = 3; i <= 5; i++)
-        ck_assert_msg(g.peak[i] == g.peak[2], "step %d grew the peak from %llu to %llu", i,
-                      (unsigned long long)g.peak[2], (unsigned long long)g.peak[i]);
 }
 END_TEST
 
@@ -145,9 +144,13 @@ START_TEST(a_step_allocates_nothing) {
     rig_open(&r, &c, NULL);
     watch_malloc_init();
     for (int i = 1; i <= 2; i++) one_step(&r, i);
-    watch_malloc_begin();
-    for (int i = 3; i <= 6; i++) one_step(&r, i);
+    step_result out;
+    moe_err err = {.size = sizeof err};
+    moe_status status = MOE_OK;
+    watch_malloc_begin(); /* no assertion while it watches: Check allocates for each */
+    for (int i = 3; i <= 6 && !status; i++) status = trainer_step(r.t, i, 0, &out, &err);
     watch_counts n = watch_malloc_end();
+    ck_assert_msg(!status, "%s", err.msg);
     printf("%s, 4 steps: %llu allocations of ours, %llu frees; inside libraries %llu allocations, %llu frees\n",
            precisions[_i], n.own_allocs, n.own_frees, n.library_allocs, n.library_frees);
     ck_assert_msg(n.own_allocs == 0 && n.own_frees == 0, "%llu allocations, %llu frees, the first from %s",
@@ -165,9 +168,11 @@ START_TEST(evaluation_allocates_nothing) {
     rig_open(&r, &c, NULL);
     watch_malloc_init();
     check_ok(trainer_eval(r.t, 2, &loss, err));
+    moe_err err = {.size = sizeof err};
     watch_malloc_begin();
-    check_ok(trainer_eval(r.t, 4, &loss, err));
+    moe_status status = trainer_eval(r.t, 4, &loss, &err);
     watch_counts n = watch_malloc_end();
+    ck_assert_msg(!status, "%s", err.msg);
     ck_assert_msg(n.own_allocs == 0 && n.own_frees == 0, "%llu allocations, %llu frees, the first from %s",
                   n.own_allocs, n.own_frees, n.first);
     rig_close(&r);
@@ -182,12 +187,13 @@ START_TEST(the_watch_sees_an_allocation) {
     p = realloc(p, 200);
     free(p);
     void *volatile q = NULL;
-    ck_assert_int_eq(posix_memalign((void **)&q, 64, 128), 0);
+    int failed = posix_memalign((void **)&q, 64, 128);
     free(q);
     void *volatile z = calloc(3, 5);
     free(z);
     watch_counts n = watch_malloc_end();
-    ck_assert_msg(n.own_allocs >= 4 && n.own_frees >= 3, "seen %llu and %llu", n.own_allocs, n.own_frees);
+    ck_assert_int_eq(failed, 0);
+    ck_assert_msg(n.own_allocs == 4 && n.own_frees == 4, "seen %llu and %llu", n.own_allocs, n.own_frees);
     ck_assert_ptr_nonnull(strstr(n.first, "test_memory"));
 }
 END_TEST
@@ -195,12 +201,9 @@ END_TEST
 int main(void) {
     TCase *t = tcase_create("memory");
     tcase_set_timeout(t, 120);
-    if (!UNDER_SANITIZER) {
-        tcase_add_loop_test(t, a_rank_takes_what_its_plan_says, 0, 2);
-        tcase_add_loop_test(t, memory_is_constant_after_the_second_step, 0, 2);
-        tcase_add_loop_test(t, a_step_allocates_nothing, 0, 2);
-        tcase_add_test(t, evaluation_allocates_nothing);
-        tcase_add_test(t, the_watch_sees_an_allocation);
-    }
+    tcase_add_loop_test(t, a_rank_takes_what_its_plan_says, 0, 2);
+    tcase_add_loop_test(t, a_step_allocates_nothing, 0, 2);
+    tcase_add_test(t, evaluation_allocates_nothing);
+    tcase_add_test(t, the_watch_sees_an_allocation);
     return run_suite("memory", t);
 }

@@ -236,7 +236,7 @@ START_TEST(degrees_of_parallelism) {
         {"ranks without dp", .put = {"parallel: dp = 1", "comm: ranks = 2"}, .code = 2, .say = {"[parallel] dp"}},
         {"a batch that ranks cannot share", .put = {"batch: global = 4", "comm: ranks = 3"}, .code = 2,
          .say = {"global = 4", "3"}},
-        {"too little memory", .put = {"memory: limit = 4 KiB"}, .line = NO_PLACE, .code = 1,
+        {"too little memory", .put = {"memory: limit = 4 KiB"}, .line = NO_PLACE, .code = 2,
          .say = {"bytes", "4096", "[memory] limit"}},
     };
     RUN(rows);
@@ -252,7 +252,7 @@ START_TEST(sizes_beyond_the_machine) {
          .line = NO_PLACE, .code = 1, .say = {"bytes"}},
         {"logits",
          .put = {"model: vocab = 16777216", "model: hidden = 131072", "model: heads = 1024", "memory: limit = 1 TiB"},
-         .line = NO_PLACE, .code = 1, .say = {"bytes", "1099511627776"}},
+         .line = NO_PLACE, .code = 2, .say = {"bytes", "1099511627776"}},
         {"a microbatch", .put = {"batch: micro = 1000000000", "batch: global = 1000000000", "memory: limit = 1 TiB"},
          .line = NO_PLACE, .code = 1, .say = {"bytes"}},
     };
