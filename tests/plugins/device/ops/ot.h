@@ -19,7 +19,7 @@
         if (!(e)) ck_abort_msg(__VA_ARGS__); \
     } while (0)
 
-enum { OT_TENSORS = 64, OT_GUARD = 64 };
+enum { OT_TENSORS = 256, OT_GUARD = 64 };
 typedef struct ot {
     cpu_open dev;
     uint64_t seed; /* of the next random number */
