@@ -13,6 +13,8 @@
 #include "options.h"
 #include "progress.h"
 
+enum { MAX_THREAD_RANKS = 1024 };
+
 /* The resolved options of each plugin section; a session's parts point into them. */
 typedef struct wire_memory {
     size_t n;
@@ -192,6 +194,11 @@ static int wire_mesh(session *s, const recipe *r, err_list *errs) {
     int code = 0;
     s->ranks = (uint32_t)recipe_int(r, "comm", "ranks");
     s->parts.world = s->ranks;
+    if (s->ranks > MAX_THREAD_RANKS) {
+        err_list_add(errs, "%s: ranks are threads of this process, at most %d", recipe_get(r, "comm", "ranks")->where,
+                     MAX_THREAD_RANKS);
+        return EXIT_CODE_USAGE;
+    }
     t->mesh = (mesh_cfg){s->ranks, 1, 1, (uint32_t)recipe_int(r, "parallel", "dp"), 1, 1, 1};
     for (size_t i = 0; i < sizeof axes / sizeof axes[0]; i++) {
         const recipe_value *v = recipe_get(r, "parallel", axes[i]);

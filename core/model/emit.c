@@ -35,9 +35,21 @@ static uint64_t tensor_bytes(const moe_tensor *t) {
     return (uint64_t)(t->shape[0] * t->shape[1] * t->shape[2] * t->shape[3]) * dtype_bytes(t->dtype);
 }
 
+/* Does its size in bytes stay well within 64 bits? */
+static int tensor_fits(const moe_tensor *t) {
+    int64_t n = (int64_t)dtype_bytes(t->dtype);
+    for (int i = 0; i < 4; i++)
+        if (__builtin_mul_overflow(n, t->shape[i], &n)) return 0;
+    return n < (int64_t)1 << 58;
+}
+
 tref tref_new(emit *e, const char *name, int32_t dtype, int64_t d0, int64_t d1, int64_t d2) {
     tref r = tref_of(BUF_NONE, dtype, d0, d1, d2);
-    r.buf = graph_buffer_add(e->g, tensor_bytes(&r.t), "L%d.mb%d.%s", e->layer, e->mb, name);
+    if (!tensor_fits(&r.t))
+        graph_fail(e->g, MOE_E_ARG, "%s of layer %d would be %lld x %lld x %lld elements, past 2^58 bytes", name,
+                   e->layer, (long long)r.t.shape[0], (long long)r.t.shape[1], (long long)r.t.shape[2]);
+    else
+        r.buf = graph_buffer_add(e->g, tensor_bytes(&r.t), "L%d.mb%d.%s", e->layer, e->mb, name);
     return r;
 }
 

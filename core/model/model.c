@@ -11,6 +11,10 @@
 static moe_status check_sizes(const model_cfg *c, moe_err *err) {
     if (c->hidden < 1 || c->vocab < 1 || c->seq < 1 || c->micro < 1 || !c->layers || !c->heads || !c->head_dim)
         return moe_fail(err, MOE_E_ARG, "hidden, layers, heads, head_dim, vocab, seq_len and micro must be at least 1");
+    const int64_t limit = (int64_t)1 << 40; /* elements of one row or column of anything: products stay in 64 bits */
+    if (c->micro > limit / c->seq)
+        return moe_fail(err, MOE_E_ARG, "micro * seq_len = %lld * %lld is more than 2^40 tokens", (long long)c->micro,
+                        (long long)c->seq);
     if (!c->kv_heads || c->heads % c->kv_heads)
         return moe_fail(err, MOE_E_ARG, "heads = %u is not a multiple of kv_heads = %u", c->heads, c->kv_heads);
     if (c->head_dim % 2)
@@ -53,8 +57,7 @@ static moe_status add_router(model *m, uint32_t layer, moe_err *err) {
                           .seed = c->seed};
     moe_status status = parts_add_router(m->parts, &cfg, err);
     const char *id = m->parts->cfg.routers[layer].desc->id;
-    r->needs.size = sizeof r->needs;
-    if (!status) status = parts_router(m->parts, layer)->needs(m->parts->router_self[layer], &r->needs, err);
+    if (!status) status = parts_router_needs(m->parts, layer, &r->needs, err);
     if (status) return status;
     if (r->needs.inputs & ~(uint32_t)MOE_ROUTER_LOGITS)
         return moe_fail(err, MOE_E_UNSUPPORTED, "router/%s asks for inputs 0x%x; this host gives logits only", id,
@@ -77,10 +80,7 @@ static moe_status add_dispatcher(model *m, uint32_t layer, moe_err *err) {
                               .max_tokens = c->micro * c->seq,
                               .row_align = m->parts->precision_needs.row_align};
     moe_status status = parts_add_dispatcher(m->parts, &cfg, err);
-    m->routers[layer].dispatch.size = sizeof m->routers[layer].dispatch;
-    if (!status)
-        status = m->parts->dispatcher->needs(m->parts->dispatcher_self[layer], &m->routers[layer].dispatch, err);
-    return status;
+    return status ? status : parts_dispatcher_needs(m->parts, layer, &m->routers[layer].dispatch, err);
 }
 
 /* ---- the parameter table ---- */
@@ -89,6 +89,14 @@ typedef struct table_builder {
     moe_status status;
     moe_err *err;
 } table_builder;
+
+static void append(table_builder *b, const param *p) {
+    int64_t id = b->status ? 0 : params_add(&b->m->params, p);
+    if (id == -2)
+        b->status = moe_fail(b->err, MOE_E_ARG, "%s and the parameters before it are more than 2^56 numbers", p->name);
+    else if (id < 0)
+        b->status = moe_fail(b->err, MOE_E_NOMEM, "out of memory for the table of parameters");
+}
 
 static void add(table_builder *b, param_class kind, float std, float fill, int64_t experts, int64_t d0, int64_t d1,
                 const char *format, ...) __attribute__((format(printf, 8, 9)));
@@ -104,8 +112,7 @@ static void add(table_builder *b, param_class kind, float std, float fill, int64
     if (experts) p.shape[p.ndim++] = experts;
     p.shape[p.ndim++] = d0;
     if (d1) p.shape[p.ndim++] = d1;
-    if (!b->status && params_add(&b->m->params, &p) < 0)
-        b->status = moe_fail(b->err, MOE_E_NOMEM, "out of memory for the table of parameters");
+    append(b, &p);
 }
 
 static void add_router_params(table_builder *b, uint32_t l) {
@@ -117,8 +124,7 @@ static void add_router_params(table_builder *b, uint32_t l) {
         p.fill = strcmp(s->init, "ones") == 0 ? 1 : 0;
         memcpy(p.shape, s->shape, sizeof p.shape);
         snprintf(p.name, sizeof p.name, "layers.%u.router.%s", l, s->name);
-        if (!b->status && params_add(&b->m->params, &p) < 0)
-            b->status = moe_fail(b->err, MOE_E_NOMEM, "out of memory for the table of parameters");
+        append(b, &p);
     }
 }
 

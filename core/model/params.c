@@ -17,7 +17,10 @@ int64_t params_add(params *p, const param *entry) {
     param *e = &p->at[p->n];
     *e = *entry;
     e->count = 1;
-    for (int i = 0; i < e->ndim; i++) e->count *= e->shape[i];
+    for (int i = 0; i < e->ndim; i++)
+        if (__builtin_mul_overflow(e->count, e->shape[i], &e->count)) e->count = PARAMS_LIMIT + 1;
+    if (e->count > PARAMS_LIMIT || p->total > PARAMS_LIMIT) return -2;
+    p->total += e->count;
     for (int i = e->ndim; i < 4; i++) e->shape[i] = 1;
     return p->n++;
 }

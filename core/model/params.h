@@ -24,13 +24,17 @@ typedef struct param {
 typedef struct params {
     param *at; /* [n] */
     uint32_t n, cap;
+    int64_t total;                    /* elements so far */
     int64_t begin[PARAM_CLASSES + 1]; /* flat range of each class, elements, after params_layout */
     float *master, *grad, *m, *v;     /* [begin[PARAM_CLASSES]] device memory */
     uint16_t *copy;                   /* [begin[PARAM_LINEAR + 1]] BF16, or NULL where the weight dtype is FP32 */
     int32_t weight_dtype;
 } params;
 
-/* Appends one; returns its number (it changes in params_layout: look up by name after). -1 = out of memory. */
+/* Elements of a parameter, and of all before it, at most: sizes in bytes of every arena stay within 64 bits. */
+#define PARAMS_LIMIT ((int64_t)1 << 56)
+/* Appends one; returns its number (it changes in params_layout: look up by name after). -1 = out of memory, -2 = past
+ * PARAMS_LIMIT. */
 int64_t params_add(params *p, const param *entry);
 /* Orders by class (stable) and sets offsets. */
 void params_layout(params *p, int32_t weight_dtype);

@@ -48,12 +48,16 @@ static part_host *add_host(parts *p, const part_ref *ref, int64_t layer, moe_err
 }
 
 /* Puts the plugin's name before its words. */
-static moe_status named(const part_host *h, moe_status status, moe_err *err) {
+static moe_status named_as(const char *name, moe_status status, moe_err *err) {
     if (!status) return MOE_OK;
     char msg[sizeof err->msg];
     memcpy(msg, err->msg, sizeof msg);
     msg[sizeof msg - 1] = 0;
-    return moe_fail(err, status, "%s: %s", h->name, msg[0] ? msg : "failed without a reason");
+    return moe_fail(err, status, "%s: %s", name, msg[0] ? msg : "failed without a reason");
+}
+
+static moe_status named(const part_host *h, moe_status status, moe_err *err) {
+    return named_as(h->name, status, err);
 }
 
 static moe_status create_device(parts *p, moe_err *err) {
@@ -166,6 +170,26 @@ moe_status parts_add_dispatcher(parts *p, moe_dispatcher_cfg *cfg, moe_err *err)
     moe_status status = named(h, p->dispatcher->create(cfg, &h->host, &self, err), err);
     if (!status) p->dispatcher_self[cfg->layer] = self;
     return status;
+}
+
+static moe_status named_layer(const part_ref *ref, uint32_t layer, moe_status status, moe_err *err) {
+    char name[96];
+    snprintf(name, sizeof name, "%.24s/%.24s layer %u", ref->desc->kind, ref->desc->id, layer);
+    return named_as(name, status, err);
+}
+
+moe_status parts_router_needs(parts *p, uint32_t layer, moe_router_needs *needs, moe_err *err) {
+    *needs = (moe_router_needs){.size = sizeof *needs};
+    err->msg[0] = 0;
+    moe_status status = parts_router(p, layer)->needs(p->router_self[layer], needs, err);
+    return named_layer(&p->cfg.routers[layer], layer, status, err);
+}
+
+moe_status parts_dispatcher_needs(parts *p, uint32_t layer, moe_dispatcher_needs *needs, moe_err *err) {
+    *needs = (moe_dispatcher_needs){.size = sizeof *needs};
+    err->msg[0] = 0;
+    moe_status status = p->dispatcher->needs(p->dispatcher_self[layer], needs, err);
+    return named_layer(&p->cfg.dispatcher, layer, status, err);
 }
 
 void parts_destroy(parts *p) {

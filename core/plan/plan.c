@@ -3,6 +3,7 @@
 
 #include <moe/options.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct life {
     buf_id buf;
@@ -26,21 +27,28 @@ static int larger_first(const void *x, const void *y) {
     return a->buf < b->buf ? -1 : a->buf > b->buf;
 }
 
-static int by_offset(const void *x, const void *y) {
-    const life *a = *(const life *const *)x, *b = *(const life *const *)y;
-    return a->off < b->off ? -1 : a->off > b->off;
+/* Lowest offset at which b fits beside the placed ones that live at the same time. placed [n]: ascending offsets. */
+static uint64_t place(life *const *placed, uint32_t n, const life *b, const lanes *l) {
+    uint64_t off = 0;
+    for (uint32_t i = 0; i < n && placed[i]->off < off + b->bytes; i++) {
+        uint64_t end = placed[i]->off + placed[i]->bytes;
+        if (end > off && !over_before(placed[i], b, l) && !over_before(b, placed[i], l)) off = end;
+    }
+    return off;
 }
 
-/* Lowest offset at which b fits beside the placed ones that live at the same time. near: room for `placed` pointers. */
-static uint64_t place(life *lives, uint32_t placed, life *b, const lanes *l, life **near) {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < placed; i++)
-        if (!over_before(&lives[i], b, l) && !over_before(b, &lives[i], l)) near[n++] = &lives[i];
-    qsort(near, n, sizeof *near, by_offset);
-    uint64_t off = 0;
-    for (uint32_t i = 0; i < n && off + b->bytes > near[i]->off; i++)
-        if (near[i]->off + near[i]->bytes > off) off = near[i]->off + near[i]->bytes;
-    return off;
+/* Keeps placed in ascending order of offsets. */
+static void insert(life **placed, uint32_t n, life *b) {
+    uint32_t lo = 0, hi = n;
+    while (lo < hi) {
+        uint32_t mid = (lo + hi) / 2;
+        if (placed[mid]->off <= b->off)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    memmove(placed + lo + 1, placed + lo, (n - lo) * sizeof *placed);
+    placed[lo] = b;
 }
 
 static uint32_t collect_lives(const graph *g, const lanes *l, const uint32_t *order, uint64_t align, life *lives) {
@@ -64,9 +72,9 @@ static uint32_t collect_lives(const graph *g, const lanes *l, const uint32_t *or
 
 moe_status plan_memory(graph *g, const lanes *l, const uint32_t *order, uint64_t align, uint64_t *bytes, moe_err *err) {
     life *lives = malloc((g->n_buffers + 1) * sizeof *lives);
-    life **near = malloc((g->n_buffers + 1) * sizeof *near);
+    life **placed = malloc((g->n_buffers + 1) * sizeof *placed);
     moe_status status = MOE_OK;
-    if (!lives || !near) {
+    if (!lives || !placed) {
         status = moe_fail(err, MOE_E_NOMEM, "out of memory for the plan of %u buffers", g->n_buffers);
         goto done;
     }
@@ -74,12 +82,13 @@ moe_status plan_memory(graph *g, const lanes *l, const uint32_t *order, uint64_t
     qsort(lives, n, sizeof *lives, larger_first);
     *bytes = 0;
     for (uint32_t i = 0; i < n; i++) {
-        lives[i].off = place(lives, i, &lives[i], l, near);
+        lives[i].off = place(placed, i, &lives[i], l);
+        insert(placed, i, &lives[i]);
         g->buffers[lives[i].buf].off = lives[i].off;
         if (lives[i].off + lives[i].bytes > *bytes) *bytes = lives[i].off + lives[i].bytes;
     }
 done:
     free(lives);
-    free(near);
+    free(placed);
     return status;
 }

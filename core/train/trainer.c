@@ -120,6 +120,19 @@ static void on_fail(void *arg, const moe_err *err) {
     t->parts->comm->abort(t->parts->comm_self, err->msg);
 }
 
+/* Against the recipe's limit, and against what the device has for all ranks that share it. */
+static moe_status check_memory(const trainer *t, moe_err *err) {
+    uint64_t total = trainer_memory_of(t).total, there = t->parts->device_info.memory_total;
+    uint64_t sharers = t->parts->comm->launch == MOE_LAUNCH_THREADS ? t->parts->cfg.world : 1;
+    if (t->cfg.memory_limit && total > t->cfg.memory_limit)
+        return moe_fail(err, MOE_E_ARG, "the plan needs %llu bytes, [memory] limit is %llu", (unsigned long long)total,
+                        (unsigned long long)t->cfg.memory_limit);
+    if (there && total > there / sharers)
+        return moe_fail(err, MOE_E_NOMEM, "the plan needs %llu bytes on each of %llu ranks, the device has %llu",
+                        (unsigned long long)total, (unsigned long long)sharers, (unsigned long long)there);
+    return MOE_OK;
+}
+
 static moe_status make_programs(trainer *t, moe_err *err) {
     moe_status (*const build[PROGRAMS])(program *, const step_cfg *, moe_err *) = {step_build_train, step_build_eval,
                                                                                    step_build_logits};
@@ -141,10 +154,7 @@ static moe_status make_programs(trainer *t, moe_err *err) {
     }
     /* once more: the device holds more with the streams of the lanes */
     if (!status) status = t->parts->device->info(t->parts->device_self, &t->parts->device_info, err);
-    uint64_t total = trainer_memory_of(t).total;
-    if (!status && t->cfg.memory_limit && total > t->cfg.memory_limit)
-        status = moe_fail(err, MOE_E_ARG, "the plan needs %llu bytes, [memory] limit is %llu",
-                          (unsigned long long)total, (unsigned long long)t->cfg.memory_limit);
+    if (!status) status = check_memory(t, err);
     return status;
 }
 

@@ -134,10 +134,13 @@ START_TEST(a_rank_takes_what_its_plan_says) {
 END_TEST
 
 /* ---- allocations ---- */
+/* With one compute thread everything has settled after two steps. With more, a helper may do its first product later:
+ * then a library makes what it keeps for that thread, so their balance is not asked for. */
 START_TEST(a_step_allocates_nothing) {
     rig_cfg c = rig_default();
-    c.precision = precisions[_i];
-    c.threads = "2";
+    int alone = _i < 2;
+    c.precision = precisions[_i % 2];
+    c.threads = alone ? "1" : "3";
     c.trainer.optimizer = (optimizer_cfg){OPTIMIZER_ADAMW, 0.9F, 0.95F, 1e-8F, 0.1F, 1};
     c.router[0] = (moe_kv){"expert_bias", "true"};
     rig r;
@@ -151,12 +154,15 @@ START_TEST(a_step_allocates_nothing) {
     for (int i = 3; i <= 6 && !status; i++) status = trainer_step(r.t, i, 0, &out, &err);
     watch_counts n = watch_malloc_end();
     ck_assert_msg(!status, "%s", err.msg);
-    printf("%s, 4 steps: %llu allocations of ours, %llu frees; inside libraries %llu allocations, %llu frees\n",
-           precisions[_i], n.own_allocs, n.own_frees, n.library_allocs, n.library_frees);
+    printf("%s, threads = %s, 4 steps: %llu own allocations, %llu frees; libraries %llu and %llu, loader %llu\n",
+           c.precision, c.threads, n.own_allocs, n.own_frees, n.library_allocs, n.library_frees, n.loader_allocs);
+    fflush(stdout);
     ck_assert_msg(n.own_allocs == 0 && n.own_frees == 0, "%llu allocations, %llu frees, the first from %s",
                   n.own_allocs, n.own_frees, n.first);
-    ck_assert_msg(n.library_allocs == n.library_frees, "libraries allocate %llu and free %llu", n.library_allocs,
-                  n.library_frees);
+    if (alone)
+        ck_assert_msg(n.library_allocs == n.library_frees && n.loader_allocs == 0,
+                      "libraries allocate %llu and free %llu, the loader allocates %llu", n.library_allocs,
+                      n.library_frees, n.loader_allocs);
     rig_close(&r);
 }
 END_TEST
@@ -202,7 +208,7 @@ int main(void) {
     TCase *t = tcase_create("memory");
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, a_rank_takes_what_its_plan_says, 0, 2);
-    tcase_add_loop_test(t, a_step_allocates_nothing, 0, 2);
+    tcase_add_loop_test(t, a_step_allocates_nothing, 0, 4);
     tcase_add_test(t, evaluation_allocates_nothing);
     tcase_add_test(t, the_watch_sees_an_allocation);
     return run_suite("memory", t);

@@ -15,6 +15,7 @@ enum { RANGES = 32, EARLY = 8192 };
 
 typedef struct range {
     uintptr_t begin, end;
+    int loader;
 } range;
 
 static struct {
@@ -31,7 +32,7 @@ static size_t early_used;
 static range libraries[RANGES];
 static int n_libraries;
 static atomic_int watching;
-static atomic_ullong own_allocs, own_frees, library_allocs, library_frees;
+static atomic_ullong own_allocs, own_frees, library_allocs, library_frees, loader_allocs;
 static _Atomic(void *) first_caller;
 
 /* ---- the real functions ---- */
@@ -64,7 +65,7 @@ static void note(void *caller, atomic_ullong *own, atomic_ullong *library) {
     uintptr_t at = (uintptr_t)caller;
     for (int i = 0; i < n_libraries; i++)
         if (at >= libraries[i].begin && at < libraries[i].end) {
-            atomic_fetch_add(library, 1);
+            atomic_fetch_add(libraries[i].loader ? &loader_allocs : library, 1);
             return;
         }
     void *none = NULL;
@@ -112,7 +113,7 @@ void free(void *p) {
 
 /* ---- the watch ---- */
 static int add_library(struct dl_phdr_info *info, size_t size, void *arg) {
-    static const char *const names[] = {"libdnnl", "libstdc++", "libgomp", "libtbb", "libomp"};
+    static const char *const names[] = {"libdnnl", "libstdc++", "libgomp", "libtbb", "libomp", "ld-linux", "ld-musl"};
     (void)size;
     (void)arg;
     int known = 0;
@@ -121,7 +122,7 @@ static int add_library(struct dl_phdr_info *info, size_t size, void *arg) {
         const ElfW(Phdr) *p = &info->dlpi_phdr[i];
         if (p->p_type != PT_LOAD || !(p->p_flags & PF_X) || n_libraries == RANGES) continue;
         uintptr_t begin = info->dlpi_addr + p->p_vaddr;
-        libraries[n_libraries++] = (range){begin, begin + p->p_memsz};
+        libraries[n_libraries++] = (range){begin, begin + p->p_memsz, strstr(info->dlpi_name, "/ld-") != NULL};
     }
     return 0;
 }
@@ -132,14 +133,14 @@ void watch_malloc_init(void) {
 }
 
 void watch_malloc_begin(void) {
-    own_allocs = own_frees = library_allocs = library_frees = 0;
+    own_allocs = own_frees = library_allocs = library_frees = loader_allocs = 0;
     first_caller = NULL;
     watching = 1;
 }
 
 watch_counts watch_malloc_end(void) {
     watching = 0;
-    watch_counts n = {own_allocs, own_frees, library_allocs, library_frees, ""};
+    watch_counts n = {own_allocs, own_frees, library_allocs, library_frees, loader_allocs, ""};
     Dl_info where;
     void *caller = first_caller;
     if (caller && dladdr(caller, &where) && where.dli_fname)

@@ -249,7 +249,7 @@ START_TEST(sizes_beyond_the_machine) {
         {"parameters beyond 64 bits",
          .put = {"model: experts = 1048576", "model: expert_ffn = 16777216", "model: hidden = 131072",
                  "model: heads = 1024"},
-         .line = NO_PLACE, .code = 1, .say = {"bytes"}},
+         .line = NO_PLACE, .code = 2, .say = {"2^56"}},
         {"logits",
          .put = {"model: vocab = 16777216", "model: hidden = 131072", "model: heads = 1024", "memory: limit = 1 TiB"},
          .line = NO_PLACE, .code = 2, .say = {"bytes", "1099511627776"}},
