@@ -34,9 +34,10 @@ void command_print_overview(FILE *to) {
 }
 
 int command_finish(int code) {
-    if (fflush(stdout) == 0 && !ferror(stdout)) return code;
-    fprintf(stderr, "moehost: standard output: %s\n", strerror(errno));
-    return code == EXIT_CODE_OK ? EXIT_CODE_FAILED : code;
+    errno = 0;
+    if ((fflush(stdout) == 0 && !ferror(stdout)) || code != EXIT_CODE_OK) return code; /* the first reason was said */
+    fprintf(stderr, "moehost: standard output: %s\n", errno ? strerror(errno) : "cannot be written");
+    return EXIT_CODE_FAILED;
 }
 
 /* ---- arguments ---- */

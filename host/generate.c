@@ -42,6 +42,7 @@ static void push(int32_t *window, int64_t seq, int64_t *n, int32_t token) {
 
 static moe_status loop(generation *g, trainer *t, int32_t *window, float *logits, moe_err *err) {
     const model_cfg *c = &g->s->trainer.model;
+    const int64_t ids = c->vocab < 256 ? c->vocab : 256; /* a byte each; higher ids stand for none */
     moe_random_key key = moe_random_key_make(g->o->seed, MOE_RANDOM_SAMPLE, "generate");
     int64_t n = 0;
     for (const char *p = g->o->prompt; *p; p++) push(window, c->seq, &n, (uint8_t)*p);
@@ -50,9 +51,9 @@ static moe_status loop(generation *g, trainer *t, int32_t *window, float *logits
         moe_status status = trainer_logits(t, window, logits, err);
         if (status) return status;
         double u = (double)moe_random_unit(moe_random_words(key, (uint64_t)i, 0).v[0]);
-        int32_t token = draw(logits + (n - 1) * c->vocab, c->vocab, g->o->temperature, u);
+        int32_t token = draw(logits + (n - 1) * c->vocab, ids, g->o->temperature, u);
         push(window, c->seq, &n, token);
-        fputc(token & 0xff, g->to);
+        fputc(token, g->to);
         fflush(g->to);
     }
     fputc('\n', g->to);

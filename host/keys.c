@@ -35,7 +35,7 @@ static const key_row model_keys[] = {
     {"shared_ffn", "int 0..16777216", "0", "FFN width of one shared expert"},
     {"vocab", "int 1..16777216", "256", "token ids"},
     {"rope_theta", "float 1..1e15", "10000", "base of the rotary embedding"},
-    {"norm_eps", "float 0..1", "1e-6", "added to the mean square in RMSNorm"},
+    {"norm_eps", "float 1e-30..1", "1e-6", "added to the mean square in RMSNorm"},
     {"init_std", "float 0..10", "0.02", "standard deviation of initial weights"},
     {"tied", "bool", "false", "the output head is the embedding table"},
 };
@@ -60,7 +60,7 @@ static const key_row optimizer_keys[] = {
     {"lr", "float 0..1000", "1e-3", "peak learning rate"},
     {"beta1", "float 0..0.9999999", "0.9", "decay of the first moment"},
     {"beta2", "float 0..0.9999999", "0.95", "decay of the second moment"},
-    {"eps", "float 0..1", "1e-8", "added to the root of the second moment"},
+    {"eps", "float 1e-30..1", "1e-8", "added to the root of the second moment"},
     {"weight_decay", "float 0..1000", "0.1", "pull of matrices towards zero, times the learning rate"},
     {"clip", "float 0..1e30", "1", "largest norm of the whole gradient, 0 = no clipping"},
     {"schedule", "enum constant|cosine|linear|wsd", "constant", "course of the learning rate after the warm-up"},

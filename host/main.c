@@ -1,9 +1,11 @@
 /* moehost: the program. Commands are rows of commands.c; a run goes recipe (recipe.h) -> plugins (loader.h) -> session
  * (session.h) -> training (train_loop.h). */
+#include <fcntl.h>
 #include <moe/base.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "command.h"
 #include "probe.h"
@@ -19,8 +21,17 @@ static int print_version(void) {
     return command_finish(EXIT_CODE_OK);
 }
 
+/* Without this, what a closed descriptor 0..2 leaves free would be taken by a file of the run, and get the progress
+ * lines. The wrong direction, so that using one is still an error. */
+static void hold_descriptors(void) {
+    for (int fd = 0; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd) _exit(1);
+}
+
 int main(int argc, char **argv) {
+    hold_descriptors();
     signal(SIGPIPE, SIG_IGN); /* a closed pipe is an error of the write, not the end of the run */
+    signal(SIGXFSZ, SIG_IGN); /* nor is a limit on file size */
     signal(SIGCHLD, SIG_DFL); /* an inherited SIG_IGN would hide how the probe's child ended */
     if (argc == 3 && strcmp(argv[1], PROBE_COMMAND) == 0) return probe_child(argv[2]);
     if (argc < 2) {

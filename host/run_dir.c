@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static moe_status take_lock(run_dir *d, moe_err *err) {
@@ -27,6 +28,15 @@ static moe_status take_lock(run_dir *d, moe_err *err) {
 static int exists(const char *dir, const char *name) {
     char *path = fs_join(dir, name);
     int yes = path && access(path, F_OK) == 0;
+    free(path);
+    return yes;
+}
+
+/* A run that ended before its first step leaves an empty file: nothing to protect. */
+static int holds_bytes(const char *dir, const char *name) {
+    struct stat st;
+    char *path = fs_join(dir, name);
+    int yes = path && stat(path, &st) == 0 && st.st_size > 0;
     free(path);
     return yes;
 }
@@ -54,7 +64,7 @@ moe_status run_dir_open(run_dir *d, const char *path, int mode, moe_err *err) {
     *d = (run_dir){.path = path, .lock = -1, .first_step = 1};
     moe_status status = fs_make_dirs(path, err);
     if (!status) status = take_lock(d, err);
-    int there = !status && (exists(path, "metrics.jsonl") || exists(path, "ckpt"));
+    int there = !status && (holds_bytes(path, "metrics.jsonl") || exists(path, "ckpt"));
     if (!status && mode == RUN_RESUME)
         status = find_checkpoint(d, err);
     else if (there && mode == RUN_NEW)

@@ -32,7 +32,9 @@ static void put(const char *text) {
 }
 
 static void report_crash(int signal_number) {
+    static atomic_int crashed; /* ranks may crash side by side: the first has the word */
     const char *where = crash_current ? crash_current() : NULL;
+    while (atomic_exchange(&crashed, 1)) pause();
     put("moehost: crashed in ");
     put(where ? where : "the host itself");
     put(signal_number == SIGSEGV ? " (SIGSEGV)\n" : " (fatal signal)\n");
@@ -45,7 +47,7 @@ void crash_install(const char *(*current)(void)) {
     (void)report_crash;
     (void)current; /* the sanitizers report better */
 #else
-    static const int fatal[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+    static const int fatal[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
     crash_current = current;
     struct sigaction action = {.sa_handler = report_crash};
     sigemptyset(&action.sa_mask);

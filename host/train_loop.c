@@ -71,6 +71,9 @@ static moe_status load(loop *l, trainer *t, moe_err *err) {
     ckpt_view *view = NULL;
     moe_status status = ckpt_open(l->dir->checkpoint, &view, err);
     if (!status) status = identity_check(view, l->s, IDENTITY_RUN, err);
+    if (!status && view->step != l->dir->first_step - 1)
+        status = fs_fail(err, MOE_E_DATA, l->dir->checkpoint, "holds step %" PRId64 ": another name was given to it",
+                         view->step);
     ckpt_close(view);
     return status ? status : trainer_load(t, l->dir->checkpoint, 1, err);
 }

@@ -89,7 +89,8 @@ typedef struct moe_linear_attr {
  * forward  in  ids [T,k] I32
  *          out slot_row [T,k] I64 (row, or -1), row_slot [N] I64 (t*k + slot; -1 in padding rows and past the end),
  *              offsets [G+1] I64, counts [G] I64
- * forward only. More rows than N is MOE_E_OVERFLOW; an id >= n_experts is MOE_E_DATA. */
+ * forward only. More rows than N is MOE_E_OVERFLOW; an id >= n_experts, or an expert chosen twice by a token, is
+ * MOE_E_DATA. */
 #define MOE_OP_EXPERT_ROWS "moe.expert_rows/0"
 typedef struct moe_expert_rows_attr {
     uint32_t size, first, groups, n_experts; /* G = groups */

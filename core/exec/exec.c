@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { CMD_NODE, CMD_RECORD, CMD_WAIT };
 
@@ -62,10 +63,18 @@ void exec_lanes_free(exec_lanes *e) {
 }
 
 /* ---- errors ---- */
+/* What a plugin left in msg becomes one line that ends inside of it. */
+static void tidy(char *msg, size_t n) {
+    msg[n - 1] = 0;
+    for (char *c = msg; *c; c++)
+        if ((unsigned char)*c < ' ') *c = ' ';
+    if (!msg[0]) strcpy(msg, "failed without a reason");
+}
+
 static void keep_error(exec *x, const graph_node *node, const moe_err *err) {
     int none = 0;
     if (!atomic_compare_exchange_strong(&x->failed, &none, 1)) return;
-    moe_fail(&x->err, err->code, "%s (node %s, rank %u)", err->msg, node->info.name, x->streams->rank);
+    moe_fail(&x->err, err->code, "%.380s (node %s, rank %u)", err->msg, node->info.name, x->streams->rank);
     atomic_store(&x->failed, 2);
     if (x->on_fail) x->on_fail(x->arg, &x->err);
 }
@@ -82,6 +91,7 @@ static void run_node(void *arg) {
     current_node = NULL;
     if (status) {
         err.code = status;
+        tidy(err.msg, sizeof err.msg);
         keep_error(r->x, r->node, &err);
     }
 }

@@ -38,9 +38,13 @@ void cpu_thread_enter(cpu_device *dev, cpu_worker *w) {
 }
 
 moe_status cpu_thread_start(pthread_t *thread, const char *name, void *(*fn)(void *), void *arg, moe_err *err) {
+    /* Blocked: what would interrupt a call. Not blocked: what a fault of the thread itself raises, so that the host can
+     * say where it was. */
+    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS};
     sigset_t all, old;
     char shown[16];
     sigfillset(&all);
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) sigdelset(&all, own[i]);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     int fault = pthread_create(thread, NULL, fn, arg);
     pthread_sigmask(SIG_SETMASK, &old, NULL);

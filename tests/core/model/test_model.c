@@ -217,7 +217,7 @@ static void train_rank(rank_env *env) {
     rig_close(&r);
 }
 
-START_TEST(C026_C051_C055_data_parallel_ranks_are_one_rank) {
+START_TEST(C026_C050_C051_C052_C055_data_parallel_ranks_are_one_rank) {
     rank_case c[2] = {{.cfg = rig_default()}, {.cfg = rig_default()}};
     for (int i = 0; i < 2; i++) {
         with_balance(&c[i].cfg);
@@ -312,6 +312,70 @@ START_TEST(every_topological_order_gives_the_same_bits) {
 }
 END_TEST
 
+/* ---- ranks and order together ---- */
+typedef struct order_case {
+    rig_cfg cfg;
+    int seed[2]; /* of each rank; -1 = the serial scheduler */
+    double loss;
+    float *gradients; /* of rank 0 */
+    int64_t n;
+    moe_status status[2];
+    moe_err err[2];
+} order_case;
+
+static void ordered_rank(rank_env *env) {
+    order_case *c = env->arg;
+    rig_cfg own = c->cfg;
+    rig r;
+    char text[16];
+    snprintf(text, sizeof text, "%d", c->seed[env->rank]);
+    const moe_kv kv = {"seed", text};
+    if (c->seed[env->rank] >= 0) {
+        own.scheduler = &shuffle_table;
+        own.scheduler_kv = &kv;
+        own.n_scheduler_kv = 1;
+    }
+    moe_err *err = &c->err[env->rank];
+    err->size = sizeof *err;
+    c->status[env->rank] = rig_try_open(&r, &own, env, err);
+    if (c->status[env->rank]) return;
+    double loss = one_step(&r, 1).loss;
+    if (env->rank == 0) {
+        c->loss = loss;
+        c->gradients = rig_tensors(&r, 1, &c->n);
+    }
+    rig_close(&r);
+}
+
+START_TEST(C087_reduction_beside_backward_changes_no_bit) {
+    order_case serial = {.cfg = rig_default(), .seed = {-1, -1}};
+    serial.cfg.world = 2;
+    ranks_run(2, ordered_rank, &serial);
+    ck_assert(!serial.status[0] && !serial.status[1]);
+    for (int seed = 1; seed <= 8; seed++) { /* up to five buckets, reduced while backward goes on */
+        order_case c = {.cfg = serial.cfg, .seed = {seed, seed}};
+        ranks_run(2, ordered_rank, &c);
+        ck_assert_msg(!c.status[0] && !c.status[1], "%s", c.err[0].msg);
+        ck_assert(c.loss == serial.loss);
+        ck_assert(memcmp(c.gradients, serial.gradients, (size_t)c.n * sizeof(float)) == 0);
+        free(c.gradients);
+    }
+    free(serial.gradients);
+}
+END_TEST
+
+START_TEST(C063_ranks_that_would_wait_for_each_other_are_refused) {
+    order_case c = {.cfg = rig_default(), .seed = {1, 2}};
+    c.cfg.world = 2;
+    ranks_run(2, ordered_rank, &c);
+    for (int r = 0; r < 2; r++) {
+        ck_assert_int_ne(c.status[r], MOE_OK);
+        ck_assert_msg(strstr(c.err[r].msg, "communication calls") || c.status[r] == MOE_E_COMM, "%s", c.err[r].msg);
+    }
+    ck_assert(c.status[0] == MOE_E_ARG || c.status[1] == MOE_E_ARG);
+}
+END_TEST
+
 int main(void) {
     Suite *s = suite_create("model");
     TCase *t = tcase_create("model");
@@ -321,9 +385,11 @@ int main(void) {
     tcase_add_loop_test(t, C044_C053_every_gradient_by_finite_differences, 0, 4);
     tcase_add_test(t, C022_one_microbatch_of_8_is_8_of_1);
     tcase_add_loop_test(t, threads_change_no_bit, 0, 2);
-    tcase_add_loop_test(t, C026_C051_C055_data_parallel_ranks_are_one_rank, 2, 3);
-    tcase_add_loop_test(t, C026_C051_C055_data_parallel_ranks_are_one_rank, 4, 5);
+    tcase_add_loop_test(t, C026_C050_C051_C052_C055_data_parallel_ranks_are_one_rank, 2, 3);
+    tcase_add_loop_test(t, C026_C050_C051_C052_C055_data_parallel_ranks_are_one_rank, 4, 5);
     for (int i = 0; i < 4; i++) tcase_add_loop_test(t, every_topological_order_gives_the_same_bits, 25 * i, 25 * i + 1);
+    tcase_add_test(t, C087_reduction_beside_backward_changes_no_bit);
+    tcase_add_test(t, C063_ranks_that_would_wait_for_each_other_are_refused);
     suite_add_tcase(s, t);
     SRunner *sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);

@@ -1,6 +1,8 @@
 /* moe.expert_rows/0: a stable counting sort of the chosen (token, slot) pairs by local expert. Blocks of pairs are
  * counted, the counts become each block's first row in each expert, and the blocks are written; the blocks depend on
  * T*k alone. */
+#include <stdatomic.h>
+
 #include "args.h"
 
 static const char op[] = MOE_OP_EXPERT_ROWS;
@@ -11,6 +13,7 @@ typedef struct sort_call {
     int64_t *slot_row, *row_slot, *offsets, *counts; /* [pairs], [N], [G+1], [G] */
     int64_t *next;                                   /* [n_blocks,G] count, then next row, of a block in an expert */
     int64_t pairs, k, rows, block, n_blocks, first, groups, align;
+    atomic_int twice; /* a token chose an expert twice */
 } sort_call;
 
 static int64_t block_pairs(int64_t pairs) {
@@ -95,6 +98,31 @@ static void write_pairs(void *arg, int64_t block, cpu_worker *w) {
     }
 }
 
+/* Rows of an expert are in order of pairs, so those of one token lie side by side. */
+static int is_twice(const sort_call *c, int64_t row) {
+    int64_t a = c->row_slot[row - 1], b = c->row_slot[row];
+    return b - a < c->k && a / c->k == b / c->k;
+}
+
+static void find_twice(void *arg, int64_t group, cpu_worker *w) {
+    sort_call *c = arg;
+    (void)w;
+    int bad = 0;
+    int64_t begin = c->offsets[group], end = begin + c->counts[group];
+    for (int64_t r = begin + 1; r < end; r++) bad |= is_twice(c, r);
+    if (bad) atomic_store_explicit(&c->twice, 1, memory_order_relaxed);
+}
+
+/* The first token, in order of experts, that chose one of them twice. */
+static moe_status refuse_twice(const sort_call *c, moe_err *err) {
+    for (int64_t g = 0; g < c->groups; g++)
+        for (int64_t r = c->offsets[g] + 1; r < c->offsets[g] + c->counts[g]; r++)
+            if (is_twice(c, r))
+                return moe_fail(err, MOE_E_DATA, "%s: token %lld chose expert %lld twice", op,
+                                (long long)(c->row_slot[r] / c->k), (long long)(c->first + g));
+    return MOE_OK;
+}
+
 /* -1 in padding rows and past the end */
 static void clear_padding(const sort_call *c) {
     for (int64_t g = 0; g < c->groups; g++) {
@@ -127,6 +155,8 @@ static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
         return moe_fail(err, MOE_E_OVERFLOW, "%s: %lld rows needed (aligned to %lld), the buffer has %lld", op,
                         (long long)needed, (long long)c.align, (long long)c.rows);
     cpu_run(dev, c.n_blocks, write_pairs, &c);
+    if (c.k > 1) cpu_run(dev, c.groups, find_twice, &c);
+    if (atomic_load(&c.twice)) return refuse_twice(&c, err);
     clear_padding(&c);
     return MOE_OK;
 }

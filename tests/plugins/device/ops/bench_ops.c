@@ -132,7 +132,7 @@ static void bench_moves(ot *t, double peak) {
     moe_tensor at = ot_tensor(t, MOE_I64, E + 1), n = ot_tensor(t, MOE_I64, E);
     moe_tensor rows_y = ot_fill(ot_tensor(t, MOE_F32, N, H), 0);
     moe_rows rows = {sizeof rows, E, N, at.data, n.data, -1};
-    for (int64_t i = 0; i < T * K; i++) ot_set(&ids, i, (double)ot_below(t, E));
+    for (int64_t i = 0; i < T * K; i++) ot_set(&ids, i, (double)((i / K * 7 + i % K) % E));
     const moe_tensor sort_out[] = {slot_row, row_slot, at, n}, out_in[] = {x, row_slot}, back_in[] = {rows_y, slot_row};
     ot_forward(t, &c, MOE_OP_EXPERT_ROWS, &ids, 1, sort_out, 4, &sort, NULL);
     report("expert_rows", N * 20.0, measure(t, c.op->forward, &c.args), peak);

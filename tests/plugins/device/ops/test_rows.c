@@ -34,6 +34,16 @@ static int64_t plain_rows(const shape *s, const moe_tensor *ids, int64_t *slot_r
     return row;
 }
 
+/* Distinct experts within a token, -1 here and there and where there are more slots than experts. */
+static void choose(ot *t, const shape *s, moe_tensor *ids) {
+    int64_t first = 0;
+    for (int64_t i = 0; i < s->tokens * s->k; i++) {
+        int64_t slot = i % s->k;
+        if (slot == 0) first = ot_below(t, s->experts);
+        ot_set(ids, i, i % 11 == 5 || slot >= s->experts ? -1.0 : (double)((first + slot) % s->experts));
+    }
+}
+
 static uint64_t rows_case(ot *t, const void *arg) {
     const shape *s = arg;
     ot_call call;
@@ -48,7 +58,7 @@ static uint64_t rows_case(ot *t, const void *arg) {
     moe_tensor row_p = ot_tensor(t, MOE_F32, max), back = ot_tensor(t, s->act, s->tokens, s->width);
     moe_tensor back_p = ot_tensor(t, MOE_F32, s->tokens, s->k);
     ot_random(t, x, -1, 1);
-    for (int64_t i = 0; i < pairs; i++) ot_set(&ids, i, i % 11 == 5 ? -1.0 : (double)ot_below(t, s->experts));
+    choose(t, s, &ids);
     ot_forward(t, &call, MOE_OP_EXPERT_ROWS, OT_LIST(ids), OT_LIST(slot_row, row_slot, offsets, counts), &attr, NULL);
     int64_t used = plain_rows(s, &ids, want, want_row, plain_offsets, plain_counts);
     for (int64_t r = used; r < max; r++) want_row[r] = -1;
@@ -200,10 +210,19 @@ START_TEST(C098_ids_and_rows_outside_are_refused) {
     static const moe_permute_attr permute = {sizeof permute, 2};
     static const int64_t at[] = {0, 4}, n[] = {4};
     moe_rows rows = {sizeof rows, 1, 6, at, n, -1};
-    moe_tensor ids = ot_fill(ot_tensor(&t, MOE_I32, 3, 2), 0), slot_row = ot_tensor(&t, MOE_I64, 3, 2);
+    moe_tensor ids = ot_fill(ot_tensor(&t, MOE_I32, 3, 2), -1), slot_row = ot_tensor(&t, MOE_I64, 3, 2);
     moe_tensor row_slot = ot_fill(ot_tensor(&t, MOE_I64, 6), 1), offsets = ot_tensor(&t, MOE_I64, 3);
     moe_tensor counts = ot_tensor(&t, MOE_I64, 2), x = ot_fill(ot_tensor(&t, MOE_F32, 3, 5), 1),
                y = ot_tensor(&t, MOE_F32, 6, 5);
+    ot_set(&ids, 1, 1);
+    ot_set(&ids, 2, 1); /* the neighbour of another token: no fault */
+    ot_forward(&t, &call, MOE_OP_EXPERT_ROWS, OT_LIST(ids), OT_LIST(slot_row, row_slot, offsets, counts), &attr, NULL);
+    ot_set(&ids, 3, 1);
+    ot_refused(
+        &call,
+        ot_try(&t, &call, MOE_OP_EXPERT_ROWS, OT_LIST(ids), OT_LIST(slot_row, row_slot, offsets, counts), &attr, NULL),
+        MOE_E_DATA, "token 1 chose expert 1 twice");
+    ot_fill(row_slot, 1);
     ot_set(&ids, 5, 4);
     ot_refused(
         &call,
