@@ -18,7 +18,6 @@ static int train(session *s, const command_args *args) {
     int signal_number = 0;
     moe_err err = {.size = sizeof err};
     moe_status status = run_dir_open(&dir, s->out, mode_of(args), &err);
-    if (!status) status = run_dir_write_recipe(&dir, s->resolved, &err);
     if (!status) status = train_loop(s, &dir, &options, &signal_number, &err);
     run_dir_close(&dir);
     if (status) {

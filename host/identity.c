@@ -57,6 +57,7 @@ static moe_status walk_all(const session *s, int level, identity_fn fn, void *ar
     for (uint32_t l = 0; l < c->layers; l++)
         if (model_layer_is_moe(c, l)) visit_router(&w, &s->routers[l], l);
     if (level == IDENTITY_MODEL) return w.status;
+    visit(&w, "optimizer.kind", "%s", s->trainer.optimizer.kind == OPTIMIZER_ADAMW ? "adamw" : "sgd");
     visit(&w, "run.seed", "%" PRIu64, c->seed);
     visit(&w, "data.seq_len", "%" PRId64, c->seq);
     visit(&w, "data", "%016" PRIx64, data_hash(s->data));

@@ -69,13 +69,13 @@ moe_status run_dir_open(run_dir *d, const char *path, int mode, moe_err *err) {
         status = find_checkpoint(d, err);
     else if (there && mode == RUN_NEW)
         status = fs_fail(err, MOE_E_ARG, path, "holds a run already; give --resume, --overwrite or another --out");
-    else if (there)
-        status = remove_run(d, err);
+    else
+        d->replace = there;
     if (status) run_dir_close(d);
     return status;
 }
 
-moe_status run_dir_write_recipe(const run_dir *d, const char *text, moe_err *err) {
+static moe_status write_recipe(const run_dir *d, const char *text, moe_err *err) {
     char *path = fs_join(d->path, "recipe.ini"), *part = fs_join(d->path, ".recipe.ini.part");
     moe_status status = MOE_OK;
     if (!path || !part)
@@ -86,6 +86,11 @@ moe_status run_dir_write_recipe(const run_dir *d, const char *text, moe_err *err
     free(path);
     free(part);
     return status;
+}
+
+moe_status run_dir_begin(const run_dir *d, const char *recipe_text, moe_err *err) {
+    moe_status status = d->replace ? remove_run(d, err) : MOE_OK;
+    return status ? status : write_recipe(d, recipe_text, err);
 }
 
 void run_dir_close(run_dir *d) {

@@ -169,6 +169,18 @@ static void note_peak(loop *l, uint64_t bytes) {
     }
 }
 
+/* Every plugin has agreed and the checkpoint is loaded: from here on files change. */
+static moe_status begin(loop *l, const trainer *t, moe_err *err) {
+    moe_status status = run_dir_begin(l->dir, l->s->resolved, err);
+    char *path = fs_join(l->dir->path, "metrics.jsonl");
+    if (!status)
+        status = path ? metrics_open(path, l->dir->first_step, &l->metrics, err)
+                      : moe_fail(err, MOE_E_NOMEM, "out of memory");
+    free(path);
+    if (!status && !l->options->quiet) introduce(l, t);
+    return status;
+}
+
 static moe_status run_rank(void *arg, uint32_t rank, const moe_bootstrap *bootstrap, moe_err *err) {
     loop *l = arg;
     parts_cfg with = l->s->parts;
@@ -181,7 +193,7 @@ static moe_status run_rank(void *arg, uint32_t rank, const moe_bootstrap *bootst
     note_peak(l, trainer_memory_of(t).total);
     if (!rank) status = trainer_peak(t, &l->peak_gflops, err);
     if (!status && l->dir->checkpoint) status = load(l, t, err);
-    if (!status && !rank) introduce(l, t);
+    if (!status && !rank) status = begin(l, t, err);
     if (!status) status = steps(l, t, rank, err);
     if (status) trainer_abort(t, err->msg);
     trainer_destroy(t);
@@ -191,19 +203,15 @@ static moe_status run_rank(void *arg, uint32_t rank, const moe_bootstrap *bootst
 /* ---- the whole ---- */
 moe_status train_loop(session *s, run_dir *dir, const train_options *o, int *signal_number, moe_err *err) {
     loop l = {.s = s, .dir = dir, .options = o, .flops_per_token = model_flops_per_token(&s->trainer.model)};
-    char *path = fs_join(dir->path, "metrics.jsonl");
     const progress_config p = {.fd = STDOUT_FILENO,
                                .message_fd = STDOUT_FILENO,
                                .quiet = o->quiet,
                                .total = s->steps,
                                .log_every = s->log_every};
-    moe_status status =
-        path ? metrics_open(path, dir->first_step, &l.metrics, err) : moe_fail(err, MOE_E_NOMEM, "out of memory");
-    if (!status) status = progress_create(&p, &l.progress, err);
+    moe_status status = progress_create(&p, &l.progress, err);
     if (!status) status = ranks_run(s->ranks, run_rank, &l, err);
     progress_finish(l.progress);
     metrics_close(l.metrics);
-    free(path);
     *signal_number = l.signal_number;
     return status;
 }

@@ -14,6 +14,9 @@ static int arenas_of(const trainer_cfg *cfg) {
     return cfg->optimizer.kind == OPTIMIZER_ADAMW ? PARAMS_MOMENTS : PARAMS_GRADS;
 }
 
+/* Some 40 nodes each: what one graph is allowed to grow to. */
+enum { MAX_LAYER_MICROBATCHES = 1 << 18 };
+
 static moe_status check_batch(trainer *t, moe_err *err) {
     const trainer_cfg *c = &t->cfg;
     int64_t slice = c->model.micro * t->mesh.degree[MESH_DP];
@@ -25,6 +28,11 @@ static moe_status check_batch(trainer *t, moe_err *err) {
     if (c->global / slice > INT32_MAX)
         return moe_fail(err, MOE_E_ARG, "[batch] global = %lld is too large", (long long)c->global);
     t->n_micro = (uint32_t)(c->global / slice);
+    if ((int64_t)t->n_micro * (c->model.layers + 2) > MAX_LAYER_MICROBATCHES)
+        return moe_fail(err, MOE_E_ARG,
+                        "[batch] %u microbatches of %u layers make too large a step graph (at most %d layers in all); "
+                        "raise micro",
+                        t->n_micro, c->model.layers, MAX_LAYER_MICROBATCHES);
     return lr_check(&c->lr, err);
 }
 

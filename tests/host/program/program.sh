@@ -113,6 +113,12 @@ expect 0 "$moehost" check recipes/mine.ini
 expect 0 "$moehost" check recipes/mine.ini --resolved
 grep -q 'loaded router/template .*my_router/template.so' out.txt || fail "the resolved recipe does not name what was loaded"
 
+echo "- a refused --overwrite or --resume leaves the old run as it was"
+cp -r whole kept
+expect 2 "$moehost" run tiny.ini --out whole --overwrite --set router.score=sigmoid --set router.order=after
+expect 2 "$moehost" run tiny.ini --out whole --resume --set optimizer.kind=sgd --set optimizer.beta2=0.95 --steps 9
+diff -r whole kept || fail "a refused run changed the old one"
+
 echo "- another model, data order or router is not resumed"
 for change in model.heads=8 data.seq_len=16 run.seed=9 router.score=sigmoid batch.global=8; do
     expect 2 "$moehost" run tiny.ini --out whole --resume --steps 9 --set $change
