@@ -104,11 +104,13 @@ typedef struct moe_bootstrap {
 } moe_bootstrap;
 
 /* ---- description: static data only, readable without running plugin code ---- */
-enum {                        /* moe_desc.flags */
-       MOE_ASYNC = 1,         /* step calls only enqueue on the given stream; without it, return means done */
-       MOE_HOST_COUNTS = 2,   /* needs routing counts on the host (a sync): only with recv = exact */
-       MOE_DETERMINISTIC = 4, /* same inputs, same bytes */
-       MOE_GRAPH_SAFE = 8     /* step calls may be captured and replayed */
+enum {                         /* moe_desc.flags */
+       MOE_ASYNC = 1,          /* step calls only enqueue on the given stream; without it, return means done */
+       MOE_HOST_COUNTS = 2,    /* needs routing counts on the host (a sync): only with recv = exact */
+       MOE_DETERMINISTIC = 4,  /* same inputs, same bytes */
+       MOE_GRAPH_SAFE = 8,     /* step calls may be captured and replayed */
+       MOE_FOLLOWS_DEVICE = 16 /* step calls only call operations of the device on the given stream: asynchronous
+                                * exactly where the device is */
 };
 typedef struct moe_desc {
     uint32_t size, kind_major;      /* kind_major: 0 */

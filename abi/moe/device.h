@@ -1,6 +1,8 @@
 /* Kind "device": memory, copies, streams, events, and a static table of named operation records (ops.h).
  * Streams and events mean what they mean in CUDA: work on one stream runs in the order of issue; an event marks a
- * point of a stream, and another stream can wait for it without the host. One issuing thread per instance. */
+ * point of a stream, and another stream can wait for it without the host. One issuing thread per instance.
+ * On device "cuda" a stream is a cudaStream_t, an event a cudaEvent_t, memory belongs to the primary context of
+ * cfg.index; create makes it current, and every call of a rank comes from the thread of create. */
 #ifndef MOE_DEVICE_H
 #define MOE_DEVICE_H
 #include "base.h"
@@ -31,16 +33,41 @@ typedef struct moe_device_info {
 
 typedef void (*moe_host_fn)(void *arg);
 
+/* FROZEN. Where a call that has returned already reports an error in the data (not a number, an id outside the table):
+ * the first writer wins. In device memory; the host zeroes it before a step and reads it after. moe.clip_coef/0 of a
+ * step with a fault gives a coefficient that is NaN, so that the step is skipped. */
+typedef struct moe_fault {
+    int64_t code;  /* MOE_OK, or a status */
+    int64_t token; /* row of the call */
+    int64_t value; /* the id, or the column of the number */
+    int64_t layer; /* -1 = none */
+} moe_fault;
+
+/* Device extension "moe.capture/0": all work issued on the streams between begin and end becomes a graph that launch
+ * replays with the same addresses. Nothing in between may wait for the device, allocate, or call plugins without
+ * MOE_GRAPH_SAFE. What changes between replays lies in memory that the captured copies read. Absent: steps are issued
+ * call by call. */
+typedef struct moe_capture {
+    uint32_t size, reserved;
+    moe_status (*begin)(void *self, void *stream, moe_err *err);               /* [main] */
+    moe_status (*end)(void *self, void *stream, void **graph, moe_err *err);   /* [main] */
+    moe_status (*launch)(void *self, void *graph, void *stream, moe_err *err); /* [step] enqueue only */
+    void (*destroy)(void *self, void *graph);                                  /* [main] idle */
+} moe_capture;
+
 /* ---- operations ---- */
 /* Every operation takes the same arguments. Which tensors, attributes and formula: under its name in ops.h.
  * forward and backward have their own in and out lists. */
 typedef struct moe_op_args {
     uint32_t size, n_in, n_out, reserved;
     void *stream;
-    const moe_tensor *in, *out; /* [n_in], [n_out]; the array stays valid and unchanged while the graph lives */
-    const void *attr;           /* the operation's attribute struct, or NULL; lives as long as in and out */
+    const moe_tensor *in, *out; /* [n_in], [n_out]; borrowed for the call, as attr and rows: an asynchronous device
+                                 * takes what it needs before it returns */
+    const void *attr;           /* the operation's attribute struct, or NULL */
     const moe_rows *rows;       /* rows in expert order, or NULL: all rows of the tensors */
     void *saved, *workspace;    /* as large as `sizes` said, device memory at info.alignment; NULL where 0 */
+    /* Device memory, moe_fault; NULL = a data error is returned as MOE_E_DATA. An asynchronous device needs it. */
+    void *fault;
 } moe_op_args;
 
 typedef struct moe_op {

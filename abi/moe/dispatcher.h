@@ -40,6 +40,7 @@ typedef struct moe_layout_args {
     moe_rows *rows;               /* in: size, groups, max. out: host_total; the two arrays below are device memory */
     const moe_tensor *offsets;    /* [groups + 1] I64, out; rows->dev_offsets points here */
     const moe_tensor *counts;     /* [groups] I64, out; rows->dev_counts points here */
+    void *fault;                  /* device memory, moe_fault (device.h); NULL = by status */
 } moe_layout_args;
 
 /* Rows travel as bytes: hidden rows, quantised codes, row scales. */

@@ -80,6 +80,8 @@ typedef struct moe_route_args { /* new arguments append */
     const moe_tensor *d_logits;  /* [T,E] F32, out, overwritten */
     const moe_tensor *d_hidden;  /* [T,h], out, accumulates; absent where not asked for */
     const moe_tensor *d_params;  /* [n_params] F32, accumulate */
+    void *fault; /* device memory, moe_fault (device.h): where an asynchronous router reports bad logits; NULL = by
+                    status */
 } moe_route_args;
 
 typedef struct moe_end_step_args { /* new arguments append */

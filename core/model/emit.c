@@ -191,7 +191,8 @@ static void add_op(emit *e, const char *name, op_node *n, const op_call *call, c
     const model *m = e->m;
     buf_id ws = call->workspace ? graph_buffer_add(e->g, call->workspace, "L%d.mb%d.%s.ws", e->layer, e->mb, name)
                                 : (buf_id)BUF_NONE;
-    uint32_t node = emit_node(e, name, MOE_LANE_COMPUTE, run_op, n, &n->args.stream, part_async(&m->parts->cfg.device));
+    uint32_t node =
+        emit_node(e, name, MOE_LANE_COMPUTE, run_op, n, &n->args.stream, parts_async(m->parts, &m->parts->cfg.device));
     for (uint32_t i = 0; i < n->args.n_in; i++) emit_bind(e, node, (void **)&n->args.in[i].data, in[i], 0);
     for (uint32_t i = 0; i < n->args.n_out; i++) emit_bind(e, node, (void **)&n->args.out[i].data, out[i], 1);
     bind_rows(e, node, rows);
@@ -267,7 +268,8 @@ void emit_linear(emit *e, const char *name, int32_t role, int accumulate, tref a
     moe_err err = {.size = sizeof err};
     moe_status status = n->table->sizes(p->precision_self, &n->args, &workspace, &err);
     if (status) graph_fail(e->g, status, "%s: %s", name, err.msg);
-    uint32_t node = emit_node(e, name, MOE_LANE_COMPUTE, run_linear, n, &n->args.stream, part_async(&p->cfg.precision));
+    uint32_t node =
+        emit_node(e, name, MOE_LANE_COMPUTE, run_linear, n, &n->args.stream, parts_async(p, &p->cfg.precision));
     if (role == MOE_WGRAD) mark_deferrable(e);
     emit_bind(e, node, &n->a.data, a, 0);
     emit_bind(e, node, &n->b.data, b, 0);

@@ -70,7 +70,7 @@ static uint32_t add_route_node(emit *e, route_node *n, const moe_acts *a) {
     const model *m = e->m;
     const model_router *r = &m->routers[e->layer];
     uint32_t node = emit_node(e, "route", MOE_LANE_COMPUTE, run_route, n, &n->args.stream,
-                              part_async(&m->parts->cfg.routers[e->layer]));
+                              parts_async(m->parts, &m->parts->cfg.routers[e->layer]));
     for (uint32_t i = 0; i < r->needs.n_state; i++) {
         tref s = state_ref(e, r, i);
         n->state[i] = s.t;

@@ -58,8 +58,8 @@ void move_layout(emit *e, tref ids, tref *handle, rows_ref *rows) {
                                 .offsets = &n->offsets,
                                 .counts = &n->counts};
     tref ws = workspace(e, "layout");
-    uint32_t node =
-        emit_node(e, "layout", MOE_LANE_COMPUTE, run_layout, n, &n->args.stream, part_async(&m->parts->cfg.dispatcher));
+    uint32_t node = emit_node(e, "layout", MOE_LANE_COMPUTE, run_layout, n, &n->args.stream,
+                              parts_async(m->parts, &m->parts->cfg.dispatcher));
     emit_bind(e, node, &n->ids.data, ids, 0);
     emit_bind(e, node, &n->args.handle, *handle, 1);
     emit_bind(e, node, &n->args.workspace, ws, 1);
@@ -95,8 +95,8 @@ void move_rows(emit *e, int32_t direction, tref handle, const rows_ref *rows, tr
                                   .rows = rows->rows,
                                   .slot_scalar = &c->slot,
                                   .row_scalar = &c->row};
-        uint32_t node =
-            emit_node(e, names[direction][i], lanes[i], run_move, n, &n->args.stream, part_async(&p->cfg.dispatcher));
+        uint32_t node = emit_node(e, names[direction][i], lanes[i], run_move, n, &n->args.stream,
+                                  parts_async(p, &p->cfg.dispatcher));
         emit_bind(e, node, &n->args.handle, handle, 0);
         emit_bind(e, node, &n->args.workspace, ws, 1);
         emit_bind(e, node, &c->plane.token_order.data, token, !out);

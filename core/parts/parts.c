@@ -222,6 +222,8 @@ const moe_op *parts_op(const parts *p, const char *name) {
     return NULL;
 }
 
-int part_async(const part_ref *r) {
-    return (r->desc->flags & MOE_ASYNC) != 0;
+int parts_async(const parts *p, const part_ref *r) {
+    uint32_t flags = r->desc->flags;
+    if (flags & MOE_FOLLOWS_DEVICE) flags |= p->cfg.device.desc->flags;
+    return (flags & MOE_ASYNC) != 0;
 }

@@ -58,6 +58,7 @@ void parts_destroy(parts *p); /* [main] idle */
 const moe_router_v0 *parts_router(const parts *p, uint32_t layer);
 /* The device's operation, or NULL. */
 const moe_op *parts_op(const parts *p, const char *name);
-int part_async(const part_ref *r); /* does it enqueue by itself? */
+/* Does this plugin enqueue by itself: MOE_ASYNC, or MOE_FOLLOWS_DEVICE on a device that does? */
+int parts_async(const parts *p, const part_ref *r);
 
 #endif

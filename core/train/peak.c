@@ -30,7 +30,7 @@ static double now(void) {
 
 static moe_status one(const parts *d, product *p, void *stream, moe_err *err) {
     moe_status status = MOE_OK;
-    if (part_async(&d->cfg.device)) {
+    if (parts_async(d, &d->cfg.device)) {
         p->args.stream = stream;
         run_product(p);
     } else {

@@ -26,7 +26,7 @@ void emit_all_reduce(emit *e, const step_cfg *cfg, const char *name, tref t, int
         .comm = p->comm, .self = p->comm_self, .group = cfg->dp_group, .count = (uint64_t)count, .dtype = t.t.dtype};
     moe_sched_node info = emit_info(e, name, MOE_LANE_COMM_DP);
     info.group = 0;
-    uint32_t node = graph_node_add(e->g, &info, run_reduce, n, &n->stream, part_async(&p->cfg.comm));
+    uint32_t node = graph_node_add(e->g, &info, run_reduce, n, &n->stream, parts_async(p, &p->cfg.comm));
     emit_bind(e, node, &n->data, t, 1);
     for (uint32_t i = 0; i < n_bufs; i++) graph_writes(e->g, node, bufs[i]);
 }
@@ -120,8 +120,8 @@ static void emit_end_step(emit *e, uint32_t layer, tref update) {
     char name[48];
     snprintf(name, sizeof name, "L%u.router.end_step", layer);
     moe_sched_node info = emit_info(e, name, MOE_LANE_COMPUTE);
-    uint32_t node =
-        graph_node_add(e->g, &info, run_end_step, n, &n->args.stream, part_async(&m->parts->cfg.routers[layer]));
+    uint32_t node = graph_node_add(e->g, &info, run_end_step, n, &n->args.stream,
+                                   parts_async(m->parts, &m->parts->cfg.routers[layer]));
     emit_bind(e, node, &n->counts.data, (tref){.buf = e->counts[layer]}, 0);
     emit_bind(e, node, &n->update.data, update, 0);
     for (uint32_t i = 0; i < r->needs.n_state && !e->g->status; i++) {

@@ -108,7 +108,19 @@
     AT(moe_device_info, alignment, 16, 8) \
     AT(moe_device_info, own_memory, 24, 8) \
     AT(moe_device_info, name, 32, 96) \
-    SIZE(moe_op_args, 72) \
+    SIZE(moe_fault, 32) \
+    AT(moe_fault, code, 0, 8) \
+    AT(moe_fault, token, 8, 8) \
+    AT(moe_fault, value, 16, 8) \
+    AT(moe_fault, layer, 24, 8) \
+    SIZE(moe_capture, 40) \
+    AT(moe_capture, size, 0, 4) \
+    AT(moe_capture, reserved, 4, 4) \
+    AT(moe_capture, begin, 8, 8) \
+    AT(moe_capture, end, 16, 8) \
+    AT(moe_capture, launch, 24, 8) \
+    AT(moe_capture, destroy, 32, 8) \
+    SIZE(moe_op_args, 80) \
     AT(moe_op_args, size, 0, 4) \
     AT(moe_op_args, n_in, 4, 4) \
     AT(moe_op_args, n_out, 8, 4) \
@@ -120,6 +132,7 @@
     AT(moe_op_args, rows, 48, 8) \
     AT(moe_op_args, saved, 56, 8) \
     AT(moe_op_args, workspace, 64, 8) \
+    AT(moe_op_args, fault, 72, 8) \
     SIZE(moe_op, 40) \
     AT(moe_op, size, 0, 4) \
     AT(moe_op, reserved, 4, 4) \
@@ -179,7 +192,7 @@
     AT(moe_dispatcher_needs, handle, 16, 8) \
     AT(moe_dispatcher_needs, workspace, 24, 8) \
     AT(moe_dispatcher_needs, max_rows, 32, 8) \
-    SIZE(moe_layout_args, 64) \
+    SIZE(moe_layout_args, 72) \
     AT(moe_layout_args, size, 0, 4) \
     AT(moe_layout_args, reserved, 4, 4) \
     AT(moe_layout_args, stream, 8, 8) \
@@ -189,6 +202,7 @@
     AT(moe_layout_args, rows, 40, 8) \
     AT(moe_layout_args, offsets, 48, 8) \
     AT(moe_layout_args, counts, 56, 8) \
+    AT(moe_layout_args, fault, 64, 8) \
     SIZE(moe_plane, 96) \
     AT(moe_plane, token_order, 0, 48) \
     AT(moe_plane, expert_order, 48, 48) \
@@ -318,7 +332,7 @@
     AT(moe_router_needs, scope, 60, 4) \
     AT(moe_router_needs, loss_scope, 64, 4) \
     AT(moe_router_needs, reserved, 68, 4) \
-    SIZE(moe_route_args, 184) \
+    SIZE(moe_route_args, 192) \
     AT(moe_route_args, size, 0, 4) \
     AT(moe_route_args, flags, 4, 4) \
     AT(moe_route_args, stream, 8, 8) \
@@ -343,6 +357,7 @@
     AT(moe_route_args, d_logits, 160, 8) \
     AT(moe_route_args, d_hidden, 168, 8) \
     AT(moe_route_args, d_params, 176, 8) \
+    AT(moe_route_args, fault, 184, 8) \
     SIZE(moe_end_step_args, 48) \
     AT(moe_end_step_args, size, 0, 4) \
     AT(moe_end_step_args, reserved, 4, 4) \

@@ -52,9 +52,9 @@ END_TEST
 
 /* Structs without size are frozen for ever; these and no others. */
 START_TEST(structs_that_grow_begin_with_size) {
-    static const char *const frozen[] = {"moe_tensor",     "moe_option",      "moe_kv",         "moe_entry",
-                                         "moe_plane",      "moe_random_key",  "moe_param_spec", "moe_random_block",
-                                         "moe_sched_node", "moe_sched_buffer"};
+    static const char *const frozen[] = {"moe_tensor",     "moe_option",       "moe_kv",         "moe_entry",
+                                         "moe_plane",      "moe_random_key",   "moe_param_spec", "moe_random_block",
+                                         "moe_sched_node", "moe_sched_buffer", "moe_fault"};
     for (size_t i = 0; i + 1 < N_ROWS; i++) {
         if (rows[i].member) continue;
         int is_frozen = 0, sized = strcmp(rows[i + 1].member, "size") == 0;
@@ -105,6 +105,7 @@ static const struct {
     NUMBER(MOE_HOST_COUNTS, 2),
     NUMBER(MOE_DETERMINISTIC, 4),
     NUMBER(MOE_GRAPH_SAFE, 8),
+    NUMBER(MOE_FOLLOWS_DEVICE, 16),
     NUMBER(MOE_SUM, 0),
     NUMBER(MOE_MAX, 1),
     NUMBER(MOE_MIN, 2),

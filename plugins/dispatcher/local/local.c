@@ -179,7 +179,7 @@ static const moe_desc desc = {.size = sizeof desc,
                               .vendor = "moehost",
                               .license = "MIT",
                               .summary = "All experts on this rank: rows are sorted by expert and back, none travels",
-                              .flags = MOE_DETERMINISTIC,
+                              .flags = MOE_DETERMINISTIC | MOE_FOLLOWS_DEVICE,
                               .vtable = &table};
 static const moe_desc *const descs[] = {&desc};
 MOE_PLUGIN(descs)

@@ -24,7 +24,7 @@ static const moe_desc desc = {
     .vendor = "moehost",
     .license = "MIT",
     .summary = "BF16 activations and weights, FP32 sums, FP32 weight gradients and master weights",
-    .flags = MOE_DETERMINISTIC,
+    .flags = MOE_DETERMINISTIC | MOE_FOLLOWS_DEVICE,
     .vtable = &table};
 static const moe_desc *const descs[] = {&desc};
 MOE_PLUGIN(descs)

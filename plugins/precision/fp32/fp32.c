@@ -23,7 +23,7 @@ static const moe_desc desc = {.size = sizeof desc,
                               .vendor = "moehost",
                               .license = "MIT",
                               .summary = "FP32 everywhere: the reference that other precisions are compared with",
-                              .flags = MOE_DETERMINISTIC,
+                              .flags = MOE_DETERMINISTIC | MOE_FOLLOWS_DEVICE,
                               .vtable = &table};
 static const moe_desc *const descs[] = {&desc};
 MOE_PLUGIN(descs)

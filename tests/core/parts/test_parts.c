@@ -118,9 +118,13 @@ START_TEST(operations_that_a_device_lacks_are_all_named) {
 END_TEST
 
 START_TEST(flags_say_who_enqueues) {
-    moe_desc async = {.flags = MOE_ASYNC | MOE_DETERMINISTIC}, plain = {.flags = MOE_DETERMINISTIC};
-    ck_assert_int_eq(part_async(&(part_ref){.desc = &async}), 1);
-    ck_assert_int_eq(part_async(&(part_ref){.desc = &plain}), 0);
+    const moe_desc async = {.flags = MOE_ASYNC | MOE_DETERMINISTIC}, plain = {.flags = MOE_DETERMINISTIC};
+    const moe_desc follows = {.flags = MOE_FOLLOWS_DEVICE};
+    const parts on_async = {.cfg.device.desc = &async}, on_plain = {.cfg.device.desc = &plain};
+    ck_assert_int_eq(parts_async(&on_plain, &(part_ref){.desc = &async}), 1);
+    ck_assert_int_eq(parts_async(&on_async, &(part_ref){.desc = &plain}), 0);
+    ck_assert_int_eq(parts_async(&on_async, &(part_ref){.desc = &follows}), 1);
+    ck_assert_int_eq(parts_async(&on_plain, &(part_ref){.desc = &follows}), 0);
 }
 END_TEST
 
