@@ -25,10 +25,10 @@ static inline void scratch_teardown(void) {
     ck_assert_msg(fs_remove_tree(scratch_dir, &err) == MOE_OK, "%s", err.msg);
 }
 
-/* A path in the directory; up to eight live at once. */
+/* A path in the directory; up to eight live at once in each thread. */
 static inline const char *scratch_path(const char *name) {
-    static char paths[8][512];
-    static unsigned next;
+    static _Thread_local char paths[8][512];
+    static _Thread_local unsigned next;
     char *path = paths[next++ % 8];
     snprintf(path, sizeof paths[0], "%s/%s", scratch_dir, name);
     return path;
