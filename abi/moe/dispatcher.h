@@ -20,8 +20,9 @@ typedef struct moe_dispatcher_cfg {
     uint32_t ep_rank, ep_size;              /* experts [ep_rank * E / ep_size, ...) live here */
     int64_t hidden, max_tokens;             /* tokens of one rank and call */
     int64_t row_align;                      /* from the precision: rows of an expert begin at multiples */
-    void *ep_group;                         /* comm group, NULL when ep_size is 1 */
-    const moe_kv *kv;                       /* [n_kv] */
+    int64_t min_rows; /* every local expert has this many rows at least, padding rows after its own; 0 = none */
+    void *ep_group;   /* comm group, NULL when ep_size is 1 */
+    const moe_kv *kv; /* [n_kv] */
     uint64_t n_kv;
 } moe_dispatcher_cfg;
 

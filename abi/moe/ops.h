@@ -29,23 +29,65 @@ typedef struct moe_rmsnorm_attr {
     float eps;
 } moe_rmsnorm_attr;
 
-/* moe.rope/0: rotary embedding of the query and key heads of packed rows [q heads | k heads | v heads]; pairs are
- * (i, i + rotary_dim/2); angle = pos[t] * inv_freq[i]; other elements pass. (Su et al., arXiv 2104.09864; half-split)
- * forward  in  qkv [T,(nq+2nkv)d] act, pos [T] I32, inv_freq [rotary_dim/2] F32   out qkv, in place
- * backward in  dqkv, pos, inv_freq                                               out dqkv, in place */
+/* moe.rope/0: rotary embedding of the query and key heads of packed rows [nq q heads | nkv k heads | nkv v heads]. Of
+ * each head the elements [rotary_first, rotary_first + R), R = rotary_dim, turn in pairs (i, i + R/2), or (2i, 2i + 1)
+ * where interleaved; angle = pos[t] * inv_freq[i], cosine and sine times `amplitude`; other elements pass.
+ * (Su et al., arXiv 2104.09864; amplitude: YaRN, Peng et al., arXiv 2309.00071)
+ * forward  in  qkv [T,(nq+nkv)d+nkv*dv] act, pos [T] I32, inv_freq [R/2] F32    out qkv, in place
+ * backward in  dqkv, pos, inv_freq                                             out dqkv, in place */
 #define MOE_OP_ROPE "moe.rope/0"
 /* moe.attention/0: softmax(scale * q k^T) v over the keys 0..i of each sequence (causal), blockwise, query head j
  * reads key-value head j / (nq / nkv). S x S is never stored. (Dao et al., arXiv 2205.14135)
- * forward  in  qkv [T,(nq+2nkv)d] act                                      out o [T,nq*d] act
- * backward in  do [T,nq*d] act, qkv, o                                     out dqkv [T,(nq+2nkv)d] act
+ * window > 0: of these only the keys i - window < j. (Beltagy et al., arXiv 2004.05150)
+ * doc: a query sees only keys of its own number; a token of number -1 is padding: no query sees it and its o is 0.
+ * sinks: one more logit a query head, which takes part in the softmax and has no value. (Xiao et al., arXiv 2309.17453)
+ * forward  in  qkv [T,(nq+nkv)d+nkv*dv] act, sinks? [nq] F32, doc? [T] I32       out o [T,nq*dv] act
+ * backward in  do [T,nq*dv] act, qkv, o, sinks?, doc?                 out dqkv as qkv act, dsinks? [nq] F32 +=
  * T = batch * seq. saved: log-sum-exp of each (sequence, head, query). */
 #define MOE_OP_ATTENTION "moe.attention/0"
 typedef struct moe_attention_attr {
     uint32_t size, heads, kv_heads, head_dim; /* nq, nkv, d; nq a multiple of nkv */
     int64_t batch, seq;
-    float scale;         /* usually 1/sqrt(d) */
-    uint32_t rotary_dim; /* moe.rope/0 only: even, at most d */
+    float scale;           /* of q k^T: usually 1/sqrt(d); not 0 */
+    uint32_t v_dim;        /* dv: elements of a value head; 0 = head_dim */
+    int64_t window;        /* keys that a query sees, itself included; 0 = all before it */
+    uint32_t rotary_dim;   /* this and the rest: moe.rope/0 only. even, rotary_first + rotary_dim at most d */
+    uint32_t rotary_first; /* first element of a head that turns */
+    uint32_t interleaved;  /* 1: pairs (2i, 2i + 1) */
+    float amplitude;       /* of cosine and sine; 0 = 1 */
 } moe_attention_attr;
+
+/* moe.head_norm/0: RMSNorm of segments of packed rows, in place: in row t, for each i in [0, segments), the elements
+ * [first + i*width, + width) become w * x / sqrt(mean(x^2) + eps); others pass. (queries and keys: Henry et al.,
+ * arXiv 2010.04245)
+ * forward  in  x [T,W] act, w [width] F32            out x, in place
+ * backward in  dx [T,W] act (gradient of the result), w   out dx, in place (gradient of the input); dw [width] F32 +=
+ * saved: the segments as they came, and their 1/rms. */
+#define MOE_OP_HEAD_NORM "moe.head_norm/0"
+typedef struct moe_head_norm_attr {
+    uint32_t size;
+    float eps;
+    int64_t first, segments, width; /* elements; first + segments * width <= W */
+} moe_head_norm_attr;
+
+/* moe.mla_pack/0: rows of multi-head latent attention to packed rows [n q heads of a+r | n k heads of a+r | n v heads].
+ * Head j of k is [its a elements of kv | k_rope], the same k_rope for all heads. (DeepSeek-V2, arXiv 2405.04434, 2.1)
+ * forward  in  q [T,n(a+r)] act, kv [T,n(a+v)] act (head j: a key elements, then v value elements), k_rope [T,r] act
+ *          out qkv [T,2n(a+r)+n*v] act
+ * backward in  dqkv   out dq, dkv, dk_rope (sum over the heads, FP32) act */
+#define MOE_OP_MLA_PACK "moe.mla_pack/0"
+typedef struct moe_mla_pack_attr {
+    uint32_t size, heads, nope, rope, v_dim; /* n, a, r, v */
+    uint32_t reserved;
+} moe_mla_pack_attr;
+
+/* moe.bias/0: y += p * b, row by row. With rows: b [G,W], row b[g] for rows of group g (counts of them from its
+ * offset); padding rows are left as they are.
+ * forward  in  y [N,W] act or F32, b [W] or [G,W] F32, p? [N] F32     out y, in place
+ * backward in  dy [N,W] as y, b, p?                                  out db as b F32 +=, dp? [N] F32 += (sum dy * b;
+ *          rows outside of the groups' rows are not touched); dy itself is the gradient of y
+ * saved: none. dp is absent iff p is. */
+#define MOE_OP_BIAS "moe.bias/0"
 
 /* moe.linear/0: one product in a role, dense or grouped over rows in expert order (w, dw then have a leading G).
  * MOE_FPROP in x [M,K] act, w [N,K] act         out y  [M,N] act  (+)= x w^T
@@ -67,12 +109,36 @@ typedef struct moe_linear_attr {
  * backward in  dlogits [T,E] F32, x, w               out dx [T,h] act +=, dw [E,h] F32 += */
 #define MOE_OP_ROUTER_LINEAR "moe.router_linear/0"
 
-/* moe.swiglu_prob/0: a = p * silu(gate) * up, z = [gate | up]. (Shazeer, arXiv 2002.05202; the probability inside the
- * expert: methods, Megatron Core MoE, arXiv 2603.07685 section 4.1)
+/* moe.swiglu_prob/0: a = p * act(z), z = [gate | up]. (the probability inside the expert: methods, Megatron Core MoE,
+ * arXiv 2603.07685 section 4.1)
+ * attr NULL or limit 0: act = silu(gate) * up (Shazeer, arXiv 2002.05202). limit > 0 (gpt-oss, arXiv 2508.10925):
+ *   g = min(gate, limit), u = max(-limit, min(up, limit)), act = g * sigmoid(alpha * g) * (u + 1); no gradient through
+ *   a value that was cut.
  * forward  in  z [N,2f] act, p? [N] F32              out a [N,f] act
  * backward in  da [N,f] act, z, p?                   out dz [N,2f] act, in place on z; dp? [N] F32
  * With rows: the rows below dev_offsets[groups]; padding rows give zero. */
 #define MOE_OP_SWIGLU_PROB "moe.swiglu_prob/0"
+typedef struct moe_swiglu_attr {
+    uint32_t size;
+    float alpha, limit;
+} moe_swiglu_attr;
+
+/* moe.sigmoid/0: y = 1 / (1 + exp(-x)).
+ * forward  in  x [n..] F32   out y F32, in place     backward in  dy, y   out dx = dy y (1 - y) F32, in place on dy */
+#define MOE_OP_SIGMOID "moe.sigmoid/0"
+
+/* moe.jitter/0: y[t,i] = x[t,i] * (1 + eps (2u - 1)), u in (0,1) = moe_random_unit of word i % 4 of
+ * moe_random_words(key, (first_token + t) * ceil(h / 4) + i / 4, *step). Forward and backward of a step draw the same
+ * numbers. (input jitter: Fedus et al., arXiv 2101.03961)
+ * forward  in  x [T,h] act   out y [T,h] act         backward in  dy [T,h] act   out dx [T,h] act += */
+#define MOE_OP_JITTER "moe.jitter/0"
+typedef struct moe_jitter_attr {
+    uint32_t size;
+    float eps;
+    uint32_t key[2];      /* moe_random_key */
+    int64_t first_token;  /* number of row 0 in the global batch */
+    const uint64_t *step; /* MOE_SPACE_HOST, as in moe_route_args */
+} moe_jitter_attr;
 
 /* moe.cross_entropy/0: loss += sum over valid tokens of logsumexp(l) - l[target]; gradient in the same pass.
  * forward  in  logits [T,V] act or F32, targets [T] I32 (-1 = not valid), divisor? [1] I64
@@ -95,7 +161,24 @@ typedef struct moe_linear_attr {
 typedef struct moe_expert_rows_attr {
     uint32_t size, first, groups, n_experts; /* G = groups */
     int64_t align;                           /* rows of an expert begin at multiples of it; >= 1 */
+    int64_t min_rows; /* every expert takes this many rows at least, its own first; the others are padding rows */
 } moe_expert_rows_attr;
+
+/* moe.capacity/0: at most `capacity` choices of an expert in each run of `scope` tokens stay; the others are dropped.
+ * MOE_DROP_PROB keeps those of the largest weight, ties to the earlier token; MOE_DROP_POSITION the first in order of
+ * token. (Fedus et al., arXiv 2101.03961, 2.2; Megatron Core MoE's capacity factor and drop policies)
+ * forward  in  ids [T,k] I32, weights [T,k] F32
+ *          out kept_ids [T,k] I32 (-1 = dropped or none), kept_weights [T,k] F32 (0 there), n [2] I64 += {choices,
+ *              dropped}. Not in place.
+ * forward only: a dropped choice has no row, and so no gradient. */
+#define MOE_OP_CAPACITY "moe.capacity/0"
+enum { MOE_DROP_PROB, MOE_DROP_POSITION };
+typedef struct moe_capacity_attr {
+    uint32_t size, n_experts;
+    int32_t drop; /* MOE_DROP_* */
+    uint32_t reserved;
+    int64_t capacity, scope; /* choices of an expert a scope; tokens a scope, divides T; both >= 1 */
+} moe_capacity_attr;
 
 /* moe.permute/0: copies token rows into expert order; padding rows become zero.
  * forward  in  x [T,h] act, row_slot [N] I64, slot_scalar? [T,k] F32   out y [N,h] act, row_scalar? [N] F32

@@ -41,13 +41,16 @@ typedef struct moe_router_needs {
      * host owns both and writes them to checkpoints under layers.N.router.NAME. Arrays owned by the instance. */
     const moe_param_spec *params, *state;
     uint32_t n_params, n_state;
-    /* losses: each is a SUM over valid tokens; the host divides by the one global count of valid tokens. NULL-
-     * terminated names in one array: "aux_loss", "z_loss", "entropy" are shown under the metrics of that name. */
+    /* losses: each is a SUM over routed tokens; the host divides by the global count of tokens that are not padding.
+     * NULL- terminated names in one array: "aux_loss", "z_loss", "entropy" are shown under the metrics of that name. */
     const char *const *losses;
     uint32_t n_losses, scope; /* scope: MOE_SCOPE_*, what the choice of one token depends on */
     /* MOE_SCOPE_*: what the gradient of the losses at one token depends on. Where it is the microbatch, another
      * split of the global batch has other gradients. A router that does not know the field leaves 0: token. */
-    uint32_t loss_scope, reserved;
+    uint32_t loss_scope;
+    /* e > 0: in training core multiplies every element of x by its own number from U(1 - e, 1 + e) before the
+     * projection (moe.jitter/0), for routers that read logits. 0 = none */
+    float input_jitter;
 } moe_router_needs;
 
 enum { MOE_ROUTE_TRAIN = 1, MOE_ROUTE_RECOMPUTE = 2 }; /* without TRAIN: evaluation, no jitter */
@@ -74,12 +77,15 @@ typedef struct moe_route_args { /* new arguments append */
     const moe_tensor *losses;     /* [n_losses] F64 += ; absent = do not report */
     void *saved, *workspace;
     /* backward only */
-    const moe_tensor *divisor;   /* [1] I64: valid tokens of the global batch. Loss terms enter the gradient as
-                                  * coefficient * d(sum over tokens) / divisor */
+    const moe_tensor *divisor; /* [1] I64: routed tokens of the global batch, padding not counted. Loss terms enter the
+                                * gradient as coefficient * d(sum over tokens) / divisor */
     const moe_tensor *d_weights; /* [T,k] F32, in */
     const moe_tensor *d_logits;  /* [T,E] F32, out, overwritten */
     const moe_tensor *d_hidden;  /* [T,h], out, accumulates; absent where not asked for */
     const moe_tensor *d_params;  /* [n_params] F32, accumulate */
+    /* backward only, present iff loss_scope is MOE_SCOPE_GLOBAL: [E] I64, choices of each expert over the whole global
+     * batch. Losses that need it are added to `losses` by route_bwd, where `losses` is present too */
+    const moe_tensor *batch_counts;
     void *fault; /* device memory, moe_fault (device.h): where an asynchronous router reports bad logits; NULL = by
                     status */
 } moe_route_args;

@@ -171,7 +171,7 @@
     AT(moe_parallel, threads, 4, 4) \
     AT(moe_parallel, run, 8, 8) \
     AT(moe_parallel, self, 16, 8) \
-    SIZE(moe_dispatcher_cfg, 72) \
+    SIZE(moe_dispatcher_cfg, 80) \
     AT(moe_dispatcher_cfg, size, 0, 4) \
     AT(moe_dispatcher_cfg, layer, 4, 4) \
     AT(moe_dispatcher_cfg, top_k, 8, 4) \
@@ -181,9 +181,10 @@
     AT(moe_dispatcher_cfg, hidden, 24, 8) \
     AT(moe_dispatcher_cfg, max_tokens, 32, 8) \
     AT(moe_dispatcher_cfg, row_align, 40, 8) \
-    AT(moe_dispatcher_cfg, ep_group, 48, 8) \
-    AT(moe_dispatcher_cfg, kv, 56, 8) \
-    AT(moe_dispatcher_cfg, n_kv, 64, 8) \
+    AT(moe_dispatcher_cfg, min_rows, 48, 8) \
+    AT(moe_dispatcher_cfg, ep_group, 56, 8) \
+    AT(moe_dispatcher_cfg, kv, 64, 8) \
+    AT(moe_dispatcher_cfg, n_kv, 72, 8) \
     SIZE(moe_dispatcher_needs, 40) \
     AT(moe_dispatcher_needs, size, 0, 4) \
     AT(moe_dispatcher_needs, dispatch_phases, 4, 4) \
@@ -232,7 +233,7 @@
     SIZE(moe_rmsnorm_attr, 8) \
     AT(moe_rmsnorm_attr, size, 0, 4) \
     AT(moe_rmsnorm_attr, eps, 4, 4) \
-    SIZE(moe_attention_attr, 40) \
+    SIZE(moe_attention_attr, 64) \
     AT(moe_attention_attr, size, 0, 4) \
     AT(moe_attention_attr, heads, 4, 4) \
     AT(moe_attention_attr, kv_heads, 8, 4) \
@@ -240,18 +241,54 @@
     AT(moe_attention_attr, batch, 16, 8) \
     AT(moe_attention_attr, seq, 24, 8) \
     AT(moe_attention_attr, scale, 32, 4) \
-    AT(moe_attention_attr, rotary_dim, 36, 4) \
+    AT(moe_attention_attr, v_dim, 36, 4) \
+    AT(moe_attention_attr, window, 40, 8) \
+    AT(moe_attention_attr, rotary_dim, 48, 4) \
+    AT(moe_attention_attr, rotary_first, 52, 4) \
+    AT(moe_attention_attr, interleaved, 56, 4) \
+    AT(moe_attention_attr, amplitude, 60, 4) \
+    SIZE(moe_head_norm_attr, 32) \
+    AT(moe_head_norm_attr, size, 0, 4) \
+    AT(moe_head_norm_attr, eps, 4, 4) \
+    AT(moe_head_norm_attr, first, 8, 8) \
+    AT(moe_head_norm_attr, segments, 16, 8) \
+    AT(moe_head_norm_attr, width, 24, 8) \
+    SIZE(moe_mla_pack_attr, 24) \
+    AT(moe_mla_pack_attr, size, 0, 4) \
+    AT(moe_mla_pack_attr, heads, 4, 4) \
+    AT(moe_mla_pack_attr, nope, 8, 4) \
+    AT(moe_mla_pack_attr, rope, 12, 4) \
+    AT(moe_mla_pack_attr, v_dim, 16, 4) \
+    AT(moe_mla_pack_attr, reserved, 20, 4) \
     SIZE(moe_linear_attr, 16) \
     AT(moe_linear_attr, size, 0, 4) \
     AT(moe_linear_attr, role, 4, 4) \
     AT(moe_linear_attr, accumulate, 8, 4) \
     AT(moe_linear_attr, reserved, 12, 4) \
-    SIZE(moe_expert_rows_attr, 24) \
+    SIZE(moe_swiglu_attr, 12) \
+    AT(moe_swiglu_attr, size, 0, 4) \
+    AT(moe_swiglu_attr, alpha, 4, 4) \
+    AT(moe_swiglu_attr, limit, 8, 4) \
+    SIZE(moe_jitter_attr, 32) \
+    AT(moe_jitter_attr, size, 0, 4) \
+    AT(moe_jitter_attr, eps, 4, 4) \
+    AT(moe_jitter_attr, key, 8, 8) \
+    AT(moe_jitter_attr, first_token, 16, 8) \
+    AT(moe_jitter_attr, step, 24, 8) \
+    SIZE(moe_expert_rows_attr, 32) \
     AT(moe_expert_rows_attr, size, 0, 4) \
     AT(moe_expert_rows_attr, first, 4, 4) \
     AT(moe_expert_rows_attr, groups, 8, 4) \
     AT(moe_expert_rows_attr, n_experts, 12, 4) \
     AT(moe_expert_rows_attr, align, 16, 8) \
+    AT(moe_expert_rows_attr, min_rows, 24, 8) \
+    SIZE(moe_capacity_attr, 32) \
+    AT(moe_capacity_attr, size, 0, 4) \
+    AT(moe_capacity_attr, n_experts, 4, 4) \
+    AT(moe_capacity_attr, drop, 8, 4) \
+    AT(moe_capacity_attr, reserved, 12, 4) \
+    AT(moe_capacity_attr, capacity, 16, 8) \
+    AT(moe_capacity_attr, scope, 24, 8) \
     SIZE(moe_permute_attr, 8) \
     AT(moe_permute_attr, size, 0, 4) \
     AT(moe_permute_attr, k, 4, 4) \
@@ -331,8 +368,8 @@
     AT(moe_router_needs, n_losses, 56, 4) \
     AT(moe_router_needs, scope, 60, 4) \
     AT(moe_router_needs, loss_scope, 64, 4) \
-    AT(moe_router_needs, reserved, 68, 4) \
-    SIZE(moe_route_args, 192) \
+    AT(moe_router_needs, input_jitter, 68, 4) \
+    SIZE(moe_route_args, 200) \
     AT(moe_route_args, size, 0, 4) \
     AT(moe_route_args, flags, 4, 4) \
     AT(moe_route_args, stream, 8, 8) \
@@ -357,7 +394,8 @@
     AT(moe_route_args, d_logits, 160, 8) \
     AT(moe_route_args, d_hidden, 168, 8) \
     AT(moe_route_args, d_params, 176, 8) \
-    AT(moe_route_args, fault, 184, 8) \
+    AT(moe_route_args, batch_counts, 184, 8) \
+    AT(moe_route_args, fault, 192, 8) \
     SIZE(moe_end_step_args, 48) \
     AT(moe_end_step_args, size, 0, 4) \
     AT(moe_end_step_args, reserved, 4, 4) \

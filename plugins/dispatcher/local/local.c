@@ -37,18 +37,41 @@ static moe_status find_device(local *me, const moe_host *host, moe_device_info *
     return me->device->info(me->dev, info, err);
 }
 
-/* Rows at most: each token takes min(k, E) rows, each expert pads by less than one alignment. */
+/* The multiple of step at or above x; true where it does not fit. */
+static int ceil_to(int64_t x, int64_t step, int64_t *out) {
+    if (__builtin_add_overflow(x, step - 1, out)) return 1;
+    *out = *out / step * step;
+    return 0;
+}
+
+/* Rows at most where `full` experts have more than min_rows and share all n choices, and the others have min_rows:
+ * an expert pads by less than one alignment, and gets each token once at most. True where they do not fit. */
+static int rows_of(const local *me, int64_t n, int64_t full, int64_t *out) {
+    const int64_t a = me->rows_attr.align;
+    int64_t pad, most, least;
+    if (__builtin_mul_overflow(full, a - 1, &pad) || __builtin_add_overflow(n, pad, out) || ceil_to(*out, a, out) ||
+        ceil_to(me->rows_attr.min_rows, a, &least) || __builtin_mul_overflow(me->n_experts - full, least, &least))
+        return 1;
+    if (me->rows_attr.min_rows > 0 && !ceil_to(me->max_tokens, a, &most) &&
+        !__builtin_mul_overflow(most, full, &most) && most < *out)
+        *out = most;
+    return __builtin_add_overflow(*out, least, out);
+}
+
+/* Rows at most: the worst number of experts above min_rows; without min_rows that is all of them. */
 static moe_status count_rows(local *me, moe_err *err) {
-    const int64_t e = me->n_experts, a = me->rows_attr.align;
-    int64_t n, pad;
-    if (__builtin_mul_overflow(me->max_tokens, me->top_k < e ? me->top_k : e, &n) ||
-        __builtin_mul_overflow(e, a - 1, &pad) || __builtin_add_overflow(n, pad, &n) ||
-        __builtin_add_overflow(n, a - 1, &n) || n > INT64_MAX / 64)
+    const int64_t e = me->n_experts, k = me->top_k < e ? me->top_k : e;
+    int64_t n = 0, rows;
+    int bad = __builtin_mul_overflow(me->max_tokens, k, &n);
+    for (int64_t full = me->rows_attr.min_rows > 0 ? 0 : e; full <= e && !bad; full++) {
+        bad = rows_of(me, n, full, &rows) || rows > INT64_MAX / 64;
+        if (!bad && rows > me->max_rows) me->max_rows = rows;
+    }
+    if (bad)
         return moe_fail(err, MOE_E_ARG,
                         "layer %u: rows of %" PRId64 " tokens, top_k %" PRId64 ", %" PRId64
-                        " experts aligned to %" PRId64 " do not fit in 64 bits",
-                        me->layer, me->max_tokens, me->top_k, e, a);
-    me->max_rows = n / a * a;
+                        " experts aligned to %" PRId64 ", at least %" PRId64 " each, do not fit in 64 bits",
+                        me->layer, me->max_tokens, me->top_k, e, me->rows_attr.align, me->rows_attr.min_rows);
     return MOE_OK;
 }
 
@@ -108,8 +131,14 @@ static moe_status take_cfg(local *me, const moe_dispatcher_cfg *cfg, moe_err *er
                         "layer %u: top_k %u, n_experts %u, hidden %" PRId64 ", max_tokens %" PRId64
                         ", row_align %" PRId64 ": all must be positive",
                         cfg->layer, cfg->top_k, cfg->n_experts, cfg->hidden, cfg->max_tokens, cfg->row_align);
-    me->rows_attr = (moe_expert_rows_attr){
-        .size = sizeof me->rows_attr, .groups = cfg->n_experts, .n_experts = cfg->n_experts, .align = cfg->row_align};
+    const int64_t min_rows = MOE_REACH(cfg, moe_dispatcher_cfg, min_rows) ? cfg->min_rows : 0;
+    if (min_rows < 0)
+        return moe_fail(err, MOE_E_ARG, "layer %u: min_rows is %" PRId64 ", want at least 0", cfg->layer, min_rows);
+    me->rows_attr = (moe_expert_rows_attr){.size = sizeof me->rows_attr,
+                                           .groups = cfg->n_experts,
+                                           .n_experts = cfg->n_experts,
+                                           .align = cfg->row_align,
+                                           .min_rows = min_rows};
     me->permute_attr = (moe_permute_attr){.size = sizeof me->permute_attr, .k = cfg->top_k};
     me->hidden = cfg->hidden;
     me->max_tokens = cfg->max_tokens;

@@ -8,6 +8,7 @@ typedef struct shape_case {
     int64_t tokens, hidden, align, max_tokens, max_rows; /* max_*: 0 = tokens; what needs says */
     uint32_t k, experts, n_planes;                       /* n_planes: 0 = 2 */
     int32_t dtype;                                       /* of the hidden rows */
+    int64_t min_rows;                                    /* of every expert */
 } shape_case;
 
 typedef struct local_case {

@@ -52,7 +52,8 @@ static inline moe_status plain_expert_rows(void *dev, const moe_op_args *args, m
     offsets[0] = 0;
     for (uint32_t g = 0; g < at->groups; g++) {
         next[g] = offsets[g];
-        offsets[g + 1] = offsets[g] + (counts[g] + at->align - 1) / at->align * at->align;
+        const int64_t takes = counts[g] > at->min_rows ? counts[g] : at->min_rows;
+        offsets[g + 1] = offsets[g] + (takes + at->align - 1) / at->align * at->align;
     }
     if (offsets[at->groups] > n)
         return moe_fail(err, MOE_E_OVERFLOW, "%lld rows, but room for %lld", (long long)offsets[at->groups],

@@ -134,6 +134,37 @@ START_TEST(C068_groups_pad_to_the_alignment_with_zero_rows) {
 }
 END_TEST
 
+/* Every expert takes at least min_rows, its own first; what is added is padding, zero on the expert side. */
+START_TEST(experts_take_their_least_rows) {
+    static pattern *const patterns[] = {balanced, half_empty, ragged, one_hot, drop_all};
+    for (size_t p = 0; p < sizeof patterns / sizeof patterns[0]; p++)
+        for (int64_t least = 1; least <= 40; least += 13)
+            for (int64_t align = 1; align <= 16; align *= 4) {
+                shape_case s = {.tokens = 29, .hidden = 6, .align = align, .k = 2, .experts = 6, .dtype = MOE_F32};
+                s.min_rows = least;
+                run_pattern(&s, patterns[p], _i, p);
+                s.tokens = 0;
+                s.max_tokens = 29;
+                run_pattern(&s, patterns[p], _i, p);
+            }
+}
+END_TEST
+
+/* The largest buffer that needs asks for is never too small, for routings as skewed as they come. */
+START_TEST(rows_with_a_least_always_fit) {
+    uint64_t x = 5;
+    for (int i = 0; i < 80; i++) {
+        shape_case s = {.tokens = local_roll(&x, 30), .hidden = 1, .align = 1 + local_roll(&x, 9), .dtype = MOE_F32};
+        s.experts = 2 + local_roll(&x, 7);
+        s.k = 1 + local_roll(&x, s.experts);
+        s.min_rows = local_roll(&x, 36);
+        run_pattern(&s, one_hot, _i, x);
+        run_pattern(&s, anything, _i, x);
+        if (s.k <= s.experts / 2) run_pattern(&s, half_empty, _i, x);
+    }
+}
+END_TEST
+
 static void ninety_percent(int32_t *ids, int64_t t, const shape_case *s, uint64_t *x) {
     (void)t;
     ids[0] = local_roll(x, 10) ? 0 : 1 + (int32_t)local_roll(x, s->experts - 1);
@@ -184,6 +215,8 @@ Suite *suite_moves(void) {
     tcase_add_loop_test(t, C039_all_ids_minus_one_give_zeros, 0, N_TEST_DEVICES);
     tcase_add_loop_test(t, C043_counts_are_not_padded_counts, 0, N_TEST_DEVICES);
     tcase_add_loop_test(t, C068_groups_pad_to_the_alignment_with_zero_rows, 0, N_TEST_DEVICES);
+    tcase_add_loop_test(t, experts_take_their_least_rows, 0, N_TEST_DEVICES);
+    tcase_add_loop_test(t, rows_with_a_least_always_fit, 0, N_TEST_DEVICES);
     tcase_add_loop_test(t, C037_rows_of_later_experts_survive_a_hot_one, 0, N_TEST_DEVICES);
     tcase_add_loop_test(t, instances_and_handles_are_apart, 0, N_TEST_DEVICES);
     suite_add_tcase(s, t);

@@ -1,5 +1,6 @@
 /* dispatcher/local: what it says of its needs, and what it refuses - with the text. */
 #include "local_case.h"
+#include "plugins/lacks.h"
 
 static const shape_case small = {.tokens = 4, .hidden = 3, .align = 1, .k = 2, .experts = 4, .dtype = MOE_F32};
 
@@ -27,6 +28,32 @@ START_TEST(needs_follow_the_formula) {
         ck_assert_uint_ge(c.needs.handle, least);
         ck_assert_uint_le(c.needs.handle, least + 64);
         ck_assert_uint_eq(c.needs.workspace, 8 * cases[i].experts); /* as the plain device asks */
+        local_close(&c);
+    }
+}
+END_TEST
+
+/* With a least: the worst number of experts above it. k tokens' worth of full experts, the least for the others. */
+START_TEST(needs_grow_with_min_rows) {
+    static const struct {
+        int64_t tokens, align, least, rows;
+        uint32_t k, experts;
+    } cases[] = {{10, 1, 0, 20, 2, 4},   {10, 1, 1, 22, 2, 4}, {10, 1, 10, 40, 2, 4},
+                 {10, 1, 30, 120, 2, 4}, {10, 8, 3, 56, 2, 4}, {10, 16, 20, 128, 2, 4},
+                 {0, 1, 5, 20, 2, 4},    {0, 16, 1, 64, 2, 4}, {64, 1, 40, 368, 2, 8}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const shape_case s = {.tokens = cases[i].tokens,
+                              .hidden = 8,
+                              .align = cases[i].align,
+                              .min_rows = cases[i].least,
+                              .k = cases[i].k,
+                              .experts = cases[i].experts,
+                              .dtype = MOE_F32};
+        local_case c;
+        local_open(&c, &s, DEVICE_CPU);
+        ck_assert_msg(c.needs.max_rows == cases[i].rows, "case %zu: %lld rows, want %lld", i,
+                      (long long)c.needs.max_rows, (long long)cases[i].rows);
+        ck_assert_uint_ge(c.needs.handle, 8 * ((uint64_t)cases[i].tokens * cases[i].k + (uint64_t)cases[i].rows));
         local_close(&c);
     }
 }
@@ -136,34 +163,32 @@ START_TEST(bad_configurations_are_refused_with_text) {
     cfg.max_tokens = INT64_MAX / 2;
     ck_assert_int_eq(try_create(&d.host.host, &cfg, &err), MOE_E_ARG);
     ck_assert_ptr_nonnull(strstr(err.msg, "do not fit in 64 bits"));
+    cfg = good;
+    cfg.min_rows = -1;
+    ck_assert_int_eq(try_create(&d.host.host, &cfg, &err), MOE_E_ARG);
+    ck_assert_str_eq(err.msg, "layer 3: min_rows is -1, want at least 0");
+    cfg.min_rows = INT64_MAX / 3;
+    ck_assert_int_eq(try_create(&d.host.host, &cfg, &err), MOE_E_ARG);
+    ck_assert_ptr_nonnull(strstr(err.msg, "at least 3074457345618258602 each, do not fit in 64 bits"));
+    cfg.size = offsetof(moe_dispatcher_cfg, min_rows); /* an older host: 0 */
+    ck_assert_int_eq(try_create(&d.host.host, &cfg, &err), MOE_OK);
     device_stop(&d);
 }
 END_TEST
 
+static moe_status try_good(int which, const moe_host *host, moe_err *err) {
+    (void)which;
+    return try_create(host, &good, err);
+}
+
 START_TEST(a_device_without_an_operation_is_named) {
     static const char *const names[] = {MOE_OP_EXPERT_ROWS, MOE_OP_PERMUTE, MOE_OP_UNPERMUTE};
-    for (int i = 0; i < 3; i++) {
-        const moe_op *ops[8];
-        const moe_device_v0 table = plain_device_table(ops, names[i]);
-        const moe_device_service device = {.size = sizeof device, .table = &table};
-        const test_service services[] = {{"moe.device/0", &device}, {NULL, NULL}};
-        moe_err err = {.size = sizeof err};
-        test_host h;
-        char want[200];
-        ck_assert_int_eq(try_create(test_host_init(&h, services), &good, &err), MOE_E_UNSUPPORTED);
-        snprintf(want, sizeof want, "dispatcher/local needs operation %s; device \"plain loops\" has none", names[i]);
-        ck_assert_str_eq(err.msg, want);
-    }
+    for (int i = 0; i < 3; i++) expect_needs_operation(try_good, 0, "dispatcher/local", names[i]);
 }
 END_TEST
 
 START_TEST(C122_a_host_without_a_device_is_refused_with_text) {
-    moe_err err = {.size = sizeof err};
-    test_host h;
-    ck_assert_int_eq(try_create(test_host_init(&h, NULL), &good, &err), MOE_E_UNSUPPORTED);
-    ck_assert_str_eq(err.msg, "dispatcher/local needs service moe.device/0; this host has none");
-    const moe_host none = {.size = sizeof none};
-    ck_assert_int_eq(try_create(&none, &good, &err), MOE_E_UNSUPPORTED);
+    expect_needs_device(try_good, 0, "dispatcher/local");
 }
 END_TEST
 
@@ -171,6 +196,7 @@ Suite *suite_refusals(void) {
     Suite *s = suite_create("dispatcher/local refusals");
     TCase *t = tcase_create("all");
     tcase_add_test(t, needs_follow_the_formula);
+    tcase_add_test(t, needs_grow_with_min_rows);
     tcase_add_loop_test(t, C040_more_rows_than_room_are_refused, 0, N_TEST_DEVICES);
     tcase_add_loop_test(t, an_id_that_no_expert_has_is_refused, 0, N_TEST_DEVICES);
     tcase_add_test(t, misfits_are_refused_with_text);

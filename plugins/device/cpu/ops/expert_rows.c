@@ -12,8 +12,8 @@ typedef struct sort_call {
     const int32_t *ids;                              /* [pairs] */
     int64_t *slot_row, *row_slot, *offsets, *counts; /* [pairs], [N], [G+1], [G] */
     int64_t *next;                                   /* [n_blocks,G] count, then next row, of a block in an expert */
-    int64_t pairs, k, rows, block, n_blocks, first, groups, align;
-    atomic_int twice; /* a token chose an expert twice */
+    int64_t pairs, k, rows, block, n_blocks, first, groups, align, least; /* least: min_rows */
+    atomic_int twice;                                                     /* a token chose an expert twice */
 } sort_call;
 
 static int64_t block_pairs(int64_t pairs) {
@@ -21,15 +21,31 @@ static int64_t block_pairs(int64_t pairs) {
     return block < LEAST_PAIRS ? LEAST_PAIRS : block;
 }
 
+static int64_t min_rows(const moe_expert_rows_attr *at) {
+    return MOE_REACH(at, moe_expert_rows_attr, min_rows) ? at->min_rows : 0;
+}
+
 static moe_status check_attr(const moe_op_args *a, moe_err *err) {
-    moe_status s = cpu_want_attr(a, op, sizeof(moe_expert_rows_attr), err);
+    moe_status s = cpu_want_attr(a, op, offsetof(moe_expert_rows_attr, min_rows), err);
     if (s != MOE_OK) return s;
     const moe_expert_rows_attr *at = a->attr;
     if (at->groups == 0 || (uint64_t)at->first + at->groups > at->n_experts)
         return moe_fail(err, MOE_E_ARG, "%s: %u experts from %u on, want at least one and all below %u", op, at->groups,
                         at->first, at->n_experts);
     if (at->align < 1) return moe_fail(err, MOE_E_ARG, "%s: align is %lld, want >= 1", op, (long long)at->align);
+    if (min_rows(at) < 0)
+        return moe_fail(err, MOE_E_ARG, "%s: min_rows is %lld, want >= 0", op, (long long)min_rows(at));
     return MOE_OK;
+}
+
+/* The rows that the experts take in any case fit: what a call adds to them is seen by the call. */
+static moe_status check_least(const moe_expert_rows_attr *at, int64_t rows, moe_err *err) {
+    int64_t padded, all;
+    if (!__builtin_add_overflow(min_rows(at), at->align - 1, &padded) &&
+        !__builtin_mul_overflow(padded / at->align * at->align, (int64_t)at->groups, &all) && all <= rows)
+        return MOE_OK;
+    return moe_fail(err, MOE_E_ARG, "%s: %u experts of at least %lld rows (aligned to %lld), row_slot has %lld", op,
+                    at->groups, (long long)min_rows(at), (long long)at->align, (long long)rows);
 }
 
 static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64_t *workspace, moe_err *err) {
@@ -43,6 +59,7 @@ static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64
     if (s == MOE_OK) s = cpu_want(&a->out[1], op, "row_slot", MOE_I64, 1, CPU_SHAPE(CPU_ANY), err);
     if (s == MOE_OK) s = cpu_want(&a->out[2], op, "offsets", MOE_I64, 1, CPU_SHAPE(groups + 1), err);
     if (s == MOE_OK) s = cpu_want(&a->out[3], op, "counts", MOE_I64, 1, CPU_SHAPE(groups), err);
+    if (s == MOE_OK) s = check_least(a->attr, a->out[1].shape[0], err);
     if (s != MOE_OK) return s;
     int64_t pairs = cpu_elements(&a->in[0]);
     *saved = 0;
@@ -80,7 +97,7 @@ static int64_t place_blocks(const sort_call *c) {
             row += n;
         }
         c->counts[g] = row - begin;
-        row = begin + cpu_blocks(row - begin, c->align) * c->align;
+        row = begin + cpu_blocks(c->counts[g] > c->least ? c->counts[g] : c->least, c->align) * c->align;
     }
     c->offsets[c->groups] = row;
     return row;
@@ -145,6 +162,7 @@ static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
     c.first = at->first;
     c.groups = at->groups;
     c.align = at->align;
+    c.least = min_rows(at);
     int64_t bad = cpu_find_i32(c.ids, c.pairs, INT32_MIN, at->n_experts);
     if (bad >= 0)
         return moe_fail(err, MOE_E_DATA, "%s: token %lld slot %lld has expert %d, want below %u", op,
@@ -152,8 +170,9 @@ static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
     cpu_run(dev, c.n_blocks, count_pairs, &c);
     int64_t needed = place_blocks(&c);
     if (needed > c.rows)
-        return moe_fail(err, MOE_E_OVERFLOW, "%s: %lld rows needed (aligned to %lld), the buffer has %lld", op,
-                        (long long)needed, (long long)c.align, (long long)c.rows);
+        return moe_fail(err, MOE_E_OVERFLOW,
+                        "%s: %lld rows needed (aligned to %lld), the buffer has %lld; min_rows is %lld", op,
+                        (long long)needed, (long long)c.align, (long long)c.rows, (long long)c.least);
     cpu_run(dev, c.n_blocks, write_pairs, &c);
     if (c.k > 1) cpu_run(dev, c.groups, find_twice, &c);
     if (atomic_load(&c.twice)) return refuse_twice(&c, err);

@@ -9,12 +9,18 @@
     X(rmsnorm, MOE_OP_RMSNORM, yes)             \
     X(rope, MOE_OP_ROPE, yes)                   \
     X(attention, MOE_OP_ATTENTION, yes)         \
+    X(head_norm, MOE_OP_HEAD_NORM, yes)         \
+    X(mla_pack, MOE_OP_MLA_PACK, yes)           \
+    X(bias, MOE_OP_BIAS, yes)                   \
     X(linear, MOE_OP_LINEAR, no)                \
     X(router_linear, MOE_OP_ROUTER_LINEAR, yes) \
     X(swiglu_prob, MOE_OP_SWIGLU_PROB, yes)     \
+    X(sigmoid, MOE_OP_SIGMOID, yes)             \
+    X(jitter, MOE_OP_JITTER, yes)               \
     X(cross_entropy, MOE_OP_CROSS_ENTROPY, no)  \
     X(count_valid, MOE_OP_COUNT_VALID, no)      \
     X(expert_rows, MOE_OP_EXPERT_ROWS, no)      \
+    X(capacity, MOE_OP_CAPACITY, no)            \
     X(permute, MOE_OP_PERMUTE, no)              \
     X(unpermute, MOE_OP_UNPERMUTE, no)          \
     X(sumsq, MOE_OP_SUMSQ, no)                  \

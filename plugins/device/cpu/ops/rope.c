@@ -1,32 +1,47 @@
-/* moe.rope/0: turns pairs (i, i + rotary_dim/2) of every query and key head by pos * inv_freq[i]. Sines and cosines are
- * made once a token and used by all its heads; backward turns the other way. */
+/* moe.rope/0: turns pairs of elements of every query and key head by pos * inv_freq[i]. Sines and cosines, times the
+ * amplitude, are made once a token and used by all its heads; backward, the transpose, turns the other way. */
 #include "heads.h"
 #include "vmath.h"
 
 static const char op[] = MOE_OP_ROPE;
 
 typedef struct rope_call {
-    const moe_tensor *in, *out;                     /* [T,(nq+2nkv)d] act */
+    const moe_tensor *in, *out;                     /* [T,(nq+nkv)d+nkv*dv] act */
     const int32_t *pos;                             /* [T] */
     const float *inv_freq;                          /* [half] */
     int64_t tokens, width, heads, dim, half, block; /* heads: of queries and keys */
-    float sign;                                     /* 1 forward, -1 backward */
+    int64_t first;                                  /* element of a head */
+    int interleaved;                                /* pairs (2i, 2i + 1) */
+    float cosine_factor, sine_factor;               /* amplitude; the sine's is negative in backward */
 } rope_call;
 
-static moe_status check(const moe_op_args *a, moe_err *err) {
-    moe_status s = cpu_want_lists(a, op, 3, 3, 1, 1, err);
-    if (s == MOE_OK) s = heads_check(a, op, err);
+static moe_status check_attr(const moe_op_args *a, moe_attention_attr *at, moe_err *err) {
+    moe_status s = heads_check(a, op, HEADS_REACH(rotary_dim), err);
     if (s != MOE_OK) return s;
-    const moe_attention_attr *at = a->attr;
+    *at = heads_attr(a);
     if (at->rotary_dim % 2 || at->rotary_dim > at->head_dim)
         return moe_fail(err, MOE_E_ARG, "%s: rotary_dim is %u, want an even number up to head_dim %u", op,
                         at->rotary_dim, at->head_dim);
+    if (at->rotary_first > at->head_dim - at->rotary_dim)
+        return moe_fail(err, MOE_E_ARG, "%s: rotary_first is %u and rotary_dim %u, want a sum up to head_dim %u", op,
+                        at->rotary_first, at->rotary_dim, at->head_dim);
+    if (at->interleaved > 1) return moe_fail(err, MOE_E_ARG, "%s: interleaved is %u, want 0 or 1", op, at->interleaved);
+    if (!isfinite(at->amplitude))
+        return moe_fail(err, MOE_E_ARG, "%s: amplitude is %g, want a finite number", op, (double)at->amplitude);
     if (at->rotary_dim > CPU_SCRATCH_FLOATS / 4)
         return moe_fail(err, MOE_E_UNSUPPORTED, "%s: rotary_dim is %u, want at most %lld", op, at->rotary_dim,
                         (long long)(CPU_SCRATCH_FLOATS / 4));
-    s = cpu_want(&a->in[0], op, "qkv", CPU_ACT, 2, CPU_SHAPE(CPU_ANY, heads_width(at)), err);
+    return MOE_OK;
+}
+
+static moe_status check(const moe_op_args *a, moe_err *err) {
+    moe_attention_attr at;
+    moe_status s = cpu_want_lists(a, op, 3, 3, 1, 1, err);
+    if (s == MOE_OK) s = check_attr(a, &at, err);
+    if (s != MOE_OK) return s;
+    s = cpu_want(&a->in[0], op, "qkv", CPU_ACT, 2, CPU_SHAPE(CPU_ANY, heads_width(&at)), err);
     if (s == MOE_OK) s = cpu_want(&a->in[1], op, "pos", MOE_I32, 1, CPU_SHAPE(a->in[0].shape[0]), err);
-    if (s == MOE_OK) s = cpu_want(&a->in[2], op, "inv_freq", MOE_F32, 1, CPU_SHAPE(at->rotary_dim / 2), err);
+    if (s == MOE_OK) s = cpu_want(&a->in[2], op, "inv_freq", MOE_F32, 1, CPU_SHAPE(at.rotary_dim / 2), err);
     if (s == MOE_OK) s = cpu_want(&a->out[0], op, "qkv (output)", a->in[0].dtype, 2, a->in[0].shape, err);
     return s;
 }
@@ -39,9 +54,9 @@ static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64
     return MOE_OK;
 }
 
-/* Turns the pairs of one head: lo [half], hi [half]. */
-static void turn(float *restrict lo, float *restrict hi, const float *restrict sine, const float *restrict cosine,
-                 int64_t half) {
+/* Turns the pairs (lo[i], hi[i]) of one head: lo [half], hi [half]. */
+static void turn_halves(float *restrict lo, float *restrict hi, const float *restrict sine,
+                        const float *restrict cosine, int64_t half) {
     for (int64_t i = 0; i < half; i++) {
         float x = lo[i], y = hi[i];
         lo[i] = x * cosine[i] - y * sine[i];
@@ -49,12 +64,25 @@ static void turn(float *restrict lo, float *restrict hi, const float *restrict s
     }
 }
 
+/* Turns the pairs (head[2i], head[2i + 1]): head [2 half]. */
+static void turn_neighbours(float *restrict head, const float *restrict sine, const float *restrict cosine,
+                            int64_t half) {
+    for (int64_t i = 0; i < half; i++) {
+        float x = head[2 * i], y = head[2 * i + 1];
+        head[2 * i] = x * cosine[i] - y * sine[i];
+        head[2 * i + 1] = y * cosine[i] + x * sine[i];
+    }
+}
+
 static void turn_heads(const rope_call *c, int64_t t, const float *sine, const float *cosine, float *room) {
     for (int64_t j = 0; j < c->heads; j++) {
-        int64_t at = cpu_row_at(t, c->width) + j * c->dim;
+        int64_t at = cpu_row_at(t, c->width) + j * c->dim + c->first;
         float *head = cpu_store_begin(c->out, at, room); /* [2 half] */
         cpu_load(c->out, at, 2 * c->half, room);
-        turn(head, head + c->half, sine, cosine, c->half);
+        if (c->interleaved)
+            turn_neighbours(head, sine, cosine, c->half);
+        else
+            turn_halves(head, head + c->half, sine, cosine, c->half);
         cpu_store_end(c->out, at, 2 * c->half, head);
     }
 }
@@ -69,21 +97,27 @@ static void turn_tokens(void *arg, int64_t piece, cpu_worker *w) {
         float pos = (float)c->pos[t];
         for (int64_t i = 0; i < c->half; i++) {
             vm_sincos(pos * c->inv_freq[i], &sine[i], &cosine[i]);
-            sine[i] *= c->sign;
+            sine[i] *= c->sine_factor;
+            cosine[i] *= c->cosine_factor;
         }
         turn_heads(c, t, sine, cosine, w->scratch + 2 * c->half);
     }
 }
 
+/* sign: 1 forward, -1 backward. */
 static void run(void *dev, const moe_op_args *a, float sign) {
-    const moe_attention_attr *at = a->attr;
-    rope_call c = {.in = &a->in[0], .out = &a->out[0], .pos = a->in[1].data, .inv_freq = a->in[2].data, .sign = sign};
+    moe_attention_attr at = heads_attr(a);
+    rope_call c = {.in = &a->in[0], .out = &a->out[0], .pos = a->in[1].data, .inv_freq = a->in[2].data};
     c.tokens = a->in[0].shape[0];
     c.width = a->in[0].shape[1];
-    c.heads = (int64_t)at->heads + at->kv_heads;
-    c.dim = at->head_dim;
-    c.half = at->rotary_dim / 2;
+    c.heads = (int64_t)at.heads + at.kv_heads;
+    c.dim = at.head_dim;
+    c.half = at.rotary_dim / 2;
     c.block = cpu_piece_rows(c.width);
+    c.first = at.rotary_first;
+    c.interleaved = at.interleaved != 0;
+    c.cosine_factor = at.amplitude;
+    c.sine_factor = sign * at.amplitude;
     cpu_run(dev, cpu_blocks(c.tokens, c.block), turn_tokens, &c);
 }
 

@@ -1,7 +1,7 @@
-/* Prints the speed of the operations per compute thread: moe.attention/0 in GFLOP/s (only the products that causality
- * asks for are counted) beside one large dnnl_sgemm on one thread, and the row operations in GB/s (bytes that have to
- * be read and written) beside one large memcpy, all measured in the same run. Arguments: threads (1), instruction set
- * (auto), part ("attention", "rows", or both). A program, not a test. */
+/* Prints the speed of the operations per compute thread: moe.attention/0 in GFLOP/s (only the products of pairs that
+ * the query sees are counted) beside one large dnnl_sgemm on one thread, and the row operations in GB/s (bytes that
+ * have to be read and written) beside one large memcpy, all measured in the same run. Arguments: threads (1),
+ * instruction set (auto), part ("attention", "rows", or both). A program, not a test. */
 #include <dnnl.h>
 #include <time.h>
 
@@ -64,28 +64,65 @@ static double measure(ot *t, cpu_open_step step, const moe_op_args *args) {
     return best;
 }
 
-static void bench_attention(ot *t, double peak, int64_t batch, int64_t seq, uint32_t heads, uint32_t dim, int32_t act) {
+typedef struct attention_case {
+    int64_t batch, seq;
+    uint32_t heads, dim, v_dim; /* v_dim: 0 = dim */
+    int32_t act;
+    int64_t window, doc; /* tokens; 0 = none. doc: length of each document */
+} attention_case;
+
+/* Pairs of a query and a key that it sees, in one sequence. */
+static double count_pairs(const attention_case *s) {
+    double pairs = 0;
+    for (int64_t i = 0; i < s->seq; i++) {
+        int64_t keys = (s->doc ? i % s->doc : i) + 1;
+        pairs += (double)(s->window && s->window < keys ? s->window : keys);
+    }
+    return pairs;
+}
+
+static void bench_attention(ot *t, double peak, const attention_case *s) {
     ot_call call;
-    moe_attention_attr attr = {.size = sizeof attr, .heads = heads, .kv_heads = heads / 2, .head_dim = dim};
-    attr.batch = batch;
-    attr.seq = seq;
-    attr.scale = 1.0f / sqrtf((float)dim);
-    int64_t width = 2 * (int64_t)heads * dim;
-    moe_tensor qkv = ot_random(t, ot_tensor(t, act, batch * seq, width), -1, 1), dqkv = ot_clone(t, &qkv);
-    moe_tensor o = ot_tensor(t, act, batch * seq, (int64_t)heads * dim), grad = ot_random(t, ot_clone(t, &o), -1, 1);
-    const moe_tensor in[] = {qkv}, out[] = {o}, back_in[] = {grad, qkv, o}, back_out[] = {dqkv};
-    ot_forward(t, &call, MOE_OP_ATTENTION, in, 1, out, 1, &attr, NULL);
-    double product = 2.0 * dim * (double)(batch * heads) * (double)seq * (double)(seq + 1) / 2 * 1e-9;
-    double forward = 2 * product / measure(t, call.op->forward, &call.args) / atof(threads_arg);
+    moe_attention_attr attr = {.size = sizeof attr, .heads = s->heads, .kv_heads = s->heads / 2, .head_dim = s->dim};
+    attr.batch = s->batch;
+    attr.seq = s->seq;
+    attr.scale = 1.0f / sqrtf((float)s->dim);
+    attr.v_dim = s->v_dim;
+    attr.window = s->window;
+    int64_t tokens = s->batch * s->seq, v_dim = s->v_dim ? s->v_dim : s->dim;
+    int64_t width = (int64_t)(s->heads + s->heads / 2) * s->dim + s->heads / 2 * v_dim;
+    moe_tensor qkv = ot_random(t, ot_tensor(t, s->act, tokens, width), -1, 1), dqkv = ot_clone(t, &qkv);
+    moe_tensor o = ot_tensor(t, s->act, tokens, s->heads * v_dim), grad = ot_random(t, ot_clone(t, &o), -1, 1);
+    moe_tensor doc = s->doc ? ot_tensor(t, MOE_I32, tokens) : ot_absent(), none = ot_absent();
+    for (int64_t i = 0; s->doc && i < tokens; i++) ot_set(&doc, i, (double)(i % s->seq / s->doc));
+    const moe_tensor in[] = {qkv, none, doc}, out[] = {o}, back_in[] = {grad, qkv, o, none, doc}, back_out[] = {dqkv};
+    ot_forward(t, &call, MOE_OP_ATTENTION, in, 3, out, 1, &attr, NULL);
+    double product = 2.0 * (double)(s->batch * s->heads) * count_pairs(s) * 1e-9, d = s->dim, dv = (double)v_dim;
+    double forward = (d + dv) * product / measure(t, call.op->forward, &call.args) / atof(threads_arg);
     call.args.in = back_in;
-    call.args.n_in = 3;
+    call.args.n_in = 5;
     call.args.out = back_out;
-    double backward = 5 * product / measure(t, call.op->backward, &call.args) / atof(threads_arg);
-    printf(
-        "attention %s batch %lld seq %4lld heads %u dim %3u: forward %5.1f GFLOP/s %3.0f %%, backward %5.1f %3.0f %%\n",
-        act == MOE_BF16 ? "BF16" : "F32 ", (long long)batch, (long long)seq, heads, dim, forward, 100 * forward / peak,
-        backward, 100 * backward / peak);
+    double backward = (3 * d + 2 * dv) * product / measure(t, call.op->backward, &call.args) / atof(threads_arg);
+    printf("attention %s batch %lld seq %4lld heads %u dim %3u value %3u window %4lld document %4lld: ",
+           s->act == MOE_BF16 ? "BF16" : "F32 ", (long long)s->batch, (long long)s->seq, s->heads, s->dim,
+           (unsigned)v_dim, (long long)s->window, (long long)s->doc);
+    printf("forward %5.1f GFLOP/s %3.0f %%, backward %5.1f %3.0f %%\n", forward, 100 * forward / peak, backward,
+           100 * backward / peak);
     ot_clear(t);
+}
+
+static void bench_attentions(ot *t, double peak) {
+    static const attention_case cases[] = {
+        {16, 128, 4, 32, 0, MOE_F32, 0, 0},    {8, 256, 4, 32, 0, MOE_F32, 0, 0},
+        {4, 512, 4, 32, 0, MOE_F32, 0, 0},     {16, 128, 4, 64, 0, MOE_F32, 0, 0},
+        {8, 256, 4, 64, 0, MOE_F32, 0, 0},     {4, 512, 4, 64, 0, MOE_F32, 0, 0},
+        {16, 128, 4, 128, 0, MOE_F32, 0, 0},   {8, 256, 4, 128, 0, MOE_F32, 0, 0},
+        {4, 512, 4, 128, 0, MOE_F32, 0, 0},    {8, 256, 4, 64, 0, MOE_BF16, 0, 0},
+        {1, 2048, 4, 64, 0, MOE_F32, 0, 0},    {1, 2048, 4, 64, 0, MOE_F32, 128, 0},
+        {1, 2048, 4, 64, 0, MOE_F32, 0, 2048}, {1, 2048, 4, 64, 0, MOE_F32, 0, 256},
+        {1, 2048, 4, 64, 0, MOE_F32, 0, 100},  {4, 512, 4, 192, 128, MOE_F32, 0, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) bench_attention(t, peak, &cases[i]);
 }
 
 static void report(const char *name, double bytes, double seconds, double peak) {
@@ -124,7 +161,7 @@ static void bench_layers(ot *t, double peak) {
 }
 
 static void bench_moves(ot *t, double peak) {
-    static const moe_expert_rows_attr sort = {sizeof sort, 0, E, E, 1};
+    static const moe_expert_rows_attr sort = {sizeof sort, 0, E, E, 1, 0};
     static const moe_permute_attr permute = {sizeof permute, K};
     ot_call c;
     moe_tensor x = ot_random(t, ot_tensor(t, MOE_F32, T, H), -1, 1), ids = ot_tensor(t, MOE_I32, T, K);
@@ -140,6 +177,57 @@ static void bench_moves(ot *t, double peak) {
     report("permute", N * H * 8.0, measure(t, c.op->forward, &c.args), peak);
     ot_forward(t, &c, MOE_OP_UNPERMUTE, back_in, 2, &x, 1, &permute, &rows);
     report("unpermute", N * H * 4.0 + T * H * 4.0, measure(t, c.op->forward, &c.args), peak);
+    ot_clear(t);
+}
+
+/* The operations that only some models have. */
+static void bench_options(ot *t, double peak) {
+    enum { HEADS = 8, D = 64, W = HEADS * D };
+    static const uint64_t step = 1;
+    static const moe_head_norm_attr norm = {sizeof norm, 1e-5f, 0, HEADS, D};
+    static const moe_mla_pack_attr pack = {sizeof pack, HEADS, 48, 16, D, 0};
+    static const moe_jitter_attr jitter = {sizeof jitter, 0.01f, {1, 2}, 0, &step};
+    static const moe_swiglu_attr clamp = {sizeof clamp, 1.702f, 7};
+    ot_call c;
+    moe_tensor x = ot_random(t, ot_tensor(t, MOE_F32, T, W), -1, 1), y = ot_clone(t, &x),
+               kv = ot_tensor(t, MOE_F32, T, HEADS * 112);
+    moe_tensor w = ot_fill(ot_tensor(t, MOE_F32, D), 1), dw = ot_clone(t, &w), b = ot_fill(ot_tensor(t, MOE_F32, W), 1);
+    moe_tensor rope = ot_tensor(t, MOE_F32, T, 16), qkv = ot_fill(ot_tensor(t, MOE_F32, T, 3 * W), 0),
+               db = ot_clone(t, &b);
+    const moe_tensor x_w[] = {x, w}, y_w[] = {y, w}, y_dw[] = {y, dw}, parts[] = {x, ot_fill(kv, 0), ot_fill(rope, 0)},
+                     x_b[] = {x, b};
+    ot_forward(t, &c, MOE_OP_HEAD_NORM, x_w, 2, &y, 1, &norm, NULL);
+    report("head_norm forward", T * W * 12.0, measure(t, c.op->forward, &c.args), peak);
+    c.args.in = y_w;
+    c.args.out = y_dw;
+    c.args.n_out = 2;
+    report("head_norm backward", T * W * 12.0, measure(t, c.op->backward, &c.args), peak);
+    ot_forward(t, &c, MOE_OP_MLA_PACK, parts, 3, &qkv, 1, &pack, NULL);
+    report("mla_pack forward", T * W * 23.0, measure(t, c.op->forward, &c.args), peak);
+    ot_forward(t, &c, MOE_OP_BIAS, x_b, 2, &x, 1, NULL, NULL);
+    report("bias forward", T * W * 8.0, measure(t, c.op->forward, &c.args), peak);
+    c.args.out = &db;
+    report("bias backward", T * W * 4.0, measure(t, c.op->backward, &c.args), peak);
+    ot_forward(t, &c, MOE_OP_SIGMOID, &x, 1, &y, 1, NULL, NULL);
+    report("sigmoid forward", T * W * 8.0, measure(t, c.op->forward, &c.args), peak);
+    ot_forward(t, &c, MOE_OP_JITTER, &x, 1, &y, 1, &jitter, NULL);
+    report("jitter forward", T * W * 8.0, measure(t, c.op->forward, &c.args), peak);
+    report("jitter backward", T * W * 12.0, measure(t, c.op->backward, &c.args), peak);
+    moe_tensor z = ot_random(t, ot_tensor(t, MOE_F32, T, 2 * W), -9, 9);
+    ot_forward(t, &c, MOE_OP_SWIGLU_PROB, &z, 1, &y, 1, &clamp, NULL);
+    report("clamped swiglu forward", T * W * 12.0, measure(t, c.op->forward, &c.args), peak);
+    ot_clear(t);
+}
+
+static void bench_capacity(ot *t, double peak) {
+    static const moe_capacity_attr attr = {sizeof attr, E, MOE_DROP_PROB, 0, T * K / E, T};
+    ot_call c;
+    moe_tensor ids = ot_tensor(t, MOE_I32, T, K), w = ot_random(t, ot_tensor(t, MOE_F32, T, K), 0, 1);
+    moe_tensor n = ot_fill(ot_tensor(t, MOE_I64, 2), 0);
+    const moe_tensor out[] = {ot_clone(t, &ids), ot_clone(t, &w), n}, in[] = {ids, w};
+    for (int64_t i = 0; i < T * K; i++) ot_set(&ids, i, (double)ot_below(t, 1 + ot_below(t, E)));
+    ot_forward(t, &c, MOE_OP_CAPACITY, in, 2, out, 3, &attr, NULL);
+    report("capacity", N * 16.0, measure(t, c.op->forward, &c.args), peak);
     ot_clear(t);
 }
 
@@ -170,16 +258,15 @@ START_TEST(measure_operations) {
     if (strcmp(part_arg, "rows") != 0) {
         double peak = measure_product();
         printf("product of one thread: %.0f GFLOP/s\n", peak);
-        static const int64_t seqs[] = {128, 256, 512};
-        for (int64_t dim = 32; dim <= 128; dim *= 2)
-            for (int i = 0; i < 3; i++) bench_attention(&t, peak, 2048 / seqs[i], seqs[i], 4, (uint32_t)dim, MOE_F32);
-        bench_attention(&t, peak, 8, 256, 4, 64, MOE_BF16);
+        bench_attentions(&t, peak);
     }
     if (strcmp(part_arg, "attention") != 0) {
         double peak = measure_copy();
         printf("memcpy of one thread: %.1f GB/s\n", peak);
         bench_layers(&t, peak);
+        bench_options(&t, peak);
         bench_moves(&t, peak);
+        bench_capacity(&t, peak);
         bench_step(&t, peak);
     }
     ot_close(&t);

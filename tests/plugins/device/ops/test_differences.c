@@ -114,7 +114,7 @@ START_TEST(permute_and_unpermute) {
     ot_start(&t);
     for (int64_t T = 0; T <= 6; T += 3) {
         int64_t N = T * 2 + 2, h = 5;
-        static const moe_expert_rows_attr sort = {sizeof sort, 0, 3, 3, 1};
+        static const moe_expert_rows_attr sort = {sizeof sort, 0, 3, 3, 1, 0};
         static const moe_permute_attr attr = {sizeof attr, 2};
         moe_tensor ids = ot_tensor(&t, MOE_I32, T, 2), slot_row = ot_tensor(&t, MOE_I64, T, 2);
         moe_tensor row_slot = ot_tensor(&t, MOE_I64, N), offsets = ot_tensor(&t, MOE_I64, 4);

@@ -49,7 +49,7 @@ static uint64_t rows_case(ot *t, const void *arg) {
     ot_call call;
     int64_t pairs = s->tokens * s->k, max = pairs + s->groups * s->align + 3, *want = calloc((size_t)(pairs + max), 8);
     int64_t plain_offsets[17], plain_counts[16], *want_row = want + pairs;
-    moe_expert_rows_attr attr = {sizeof attr, s->first, s->groups, s->experts, s->align};
+    moe_expert_rows_attr attr = {sizeof attr, s->first, s->groups, s->experts, s->align, 0};
     moe_permute_attr permute = {sizeof permute, (uint32_t)s->k};
     moe_tensor ids = ot_tensor(t, MOE_I32, s->tokens, s->k), slot_row = ot_tensor(t, MOE_I64, s->tokens, s->k);
     moe_tensor row_slot = ot_tensor(t, MOE_I64, max), offsets = ot_tensor(t, MOE_I64, s->groups + 1);
@@ -113,8 +113,8 @@ START_TEST(C040_more_routes_than_rows_is_an_error) {
     ot t;
     ot_call call;
     ot_start(&t);
-    static const moe_expert_rows_attr attr = {sizeof attr, 0, 2, 2, 1};
-    static const moe_expert_rows_attr aligned = {sizeof attr, 0, 2, 2, 8};
+    static const moe_expert_rows_attr attr = {sizeof attr, 0, 2, 2, 1, 0};
+    static const moe_expert_rows_attr aligned = {sizeof attr, 0, 2, 2, 8, 0};
     moe_tensor ids = ot_fill(ot_tensor(&t, MOE_I32, 4, 2), 1), slot_row = ot_tensor(&t, MOE_I64, 4, 2);
     moe_tensor row_slot = ot_tensor(&t, MOE_I64, 6), offsets = ot_tensor(&t, MOE_I64, 3), n = ot_tensor(&t, MOE_I64, 2);
     for (int64_t i = 0; i < 4; i++) ot_set(&ids, 2 * i, 0);
@@ -170,7 +170,7 @@ START_TEST(C039_all_ids_minus_one_give_zeros) {
     ot t;
     ot_call call;
     ot_start(&t);
-    static const moe_expert_rows_attr attr = {sizeof attr, 0, 2, 2, 1};
+    static const moe_expert_rows_attr attr = {sizeof attr, 0, 2, 2, 1, 0};
     static const moe_permute_attr permute = {sizeof permute, 2};
     moe_tensor ids = ot_fill(ot_tensor(&t, MOE_I32, 3, 2), -1), slot_row = ot_tensor(&t, MOE_I64, 3, 2);
     moe_tensor row_slot = ot_tensor(&t, MOE_I64, 4), offsets = ot_tensor(&t, MOE_I64, 3), n = ot_tensor(&t, MOE_I64, 2);
@@ -205,8 +205,8 @@ START_TEST(C098_ids_and_rows_outside_are_refused) {
     ot t;
     ot_call call;
     ot_start(&t);
-    static const moe_expert_rows_attr attr = {sizeof attr, 0, 2, 4, 1};
-    static const moe_expert_rows_attr wide = {sizeof attr, 3, 2, 4, 1};
+    static const moe_expert_rows_attr attr = {sizeof attr, 0, 2, 4, 1, 0};
+    static const moe_expert_rows_attr wide = {sizeof attr, 3, 2, 4, 1, 0};
     static const moe_permute_attr permute = {sizeof permute, 2};
     static const int64_t at[] = {0, 4}, n[] = {4};
     moe_rows rows = {sizeof rows, 1, 6, at, n, -1};
