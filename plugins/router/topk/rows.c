@@ -142,18 +142,33 @@ static void rank_all(const float *x, const int32_t *at, int64_t n, int64_t k, fl
     }
 }
 
+/* Bit i: does x[i] reach the bound? For i < n, n <= 32 and a multiple of eight. */
+static uint64_t reaching32(const float *x, int64_t n, float bound) {
+    const v8i bit = {1, 2, 4, 8, 16, 32, 64, 128};
+    v8i all = {0};
+    for (int b = 0; b < n / 8; b++) all |= (load8(x + 8 * b) >= splat(bound)) & (bit << (8 * b));
+    return (uint32_t)((all[0] | all[1]) | (all[2] | all[3]) | (all[4] | all[5]) | (all[6] | all[7]));
+}
+
+/* at = the places of the x [n] that reach the bound, in order; n is a multiple of eight. Returns their number, or 0
+ * when it is above CANDIDATES. */
+static int64_t collect(const float *x, int64_t n, float bound, int32_t *at) {
+    int64_t found = 0;
+    for (int64_t i = 0; i < n; i += 64) {
+        int64_t low = n - i < 32 ? n - i : 32, high = n - i < 64 ? n - i - low : 32;
+        uint64_t bits = reaching32(x + i, low, bound) | reaching32(x + i + low, high, bound) << 32;
+        if (found + __builtin_popcountll(bits) > CANDIDATES) return 0;
+        for (; bits; bits &= bits - 1) at[found++] = (int32_t)i + __builtin_ctzll(bits);
+    }
+    return found;
+}
+
 /* Usual sizes: collect the few values that reach a lower bound of the k-th, then rank these. */
 static void row_top(const float *x, int64_t n, int64_t k, float *val, int32_t *id) {
-    int32_t at[CANDIDATES + 1];
+    int32_t at[CANDIDATES];
     int64_t found = 0;
-    if (k <= GROUPS && n > GROUPS && n % GROUPS == 0) {
-        float bound = lower_bound(x, n, k);
-        for (int64_t i = 0; i < n; i++) {
-            at[found < CANDIDATES ? found : CANDIDATES] = (int32_t)i;
-            found += x[i] >= bound;
-        }
-    }
-    if (found >= k && found <= CANDIDATES)
+    if (k <= GROUPS && n > GROUPS && n % GROUPS == 0) found = collect(x, n, lower_bound(x, n, k), at);
+    if (found >= k)
         rank_all(x, at, found, k, val, id);
     else
         insert_all(x, n, k, val, id);
@@ -186,6 +201,37 @@ static float row_sigmoid(const float *x, int64_t n, float max, float *r, float *
     return sum8(sum);
 }
 
+static void row_groups(const float *x, int64_t per, int64_t groups, int64_t best_of, float *score) {
+    for (int64_t g = 0; g < groups; g++, x += per) {
+        float best = x[0], second = -INFINITY;
+        for (int64_t i = 1; i < per; i++) {
+            float less = x[i] < best ? x[i] : best;
+            second = less > second ? less : second;
+            best = x[i] > best ? x[i] : best;
+        }
+        score[g] = best_of == 2 ? best + second : best;
+    }
+}
+
+typedef float v4f __attribute__((vector_size(16)));
+typedef double v4d __attribute__((vector_size(32)));
+typedef int64_t v4l __attribute__((vector_size(32)));
+
+/* The magic number 1.5 * 2^52 leaves the rounded integer in the low bits of the sum. */
+static void row_share(const float *p, int64_t n, float factor, int64_t *sum) {
+    const double unit = (double)(INT64_C(1) << ROW_SHARE_BITS), magic = 6755399441055744.0;
+    const v4d units = {unit, unit, unit, unit}, magics = {magic, magic, magic, magic};
+    for (int64_t i = 0; i < row_padded(n); i += 4) {
+        v4f v;
+        v4l s;
+        memcpy(&v, p + i, sizeof v);
+        memcpy(&s, sum + i, sizeof s);
+        v4d whole = __builtin_convertvector(v * (v4f){factor, factor, factor, factor}, v4d) * units + magics;
+        s += (v4l)whole - (v4l)magics;
+        memcpy(sum + i, &s, sizeof s);
+    }
+}
+
 static float row_dot(const float *p, const float *g, int64_t n) {
     v8f sum = splat(0);
     for (int64_t i = 0; i < n; i += 8) sum += load8(p + i) * load8(g + i);
@@ -214,4 +260,5 @@ static double row_sigmoid_entropy(const float *x, int64_t n, float max, const fl
 #ifndef ROW_OPS
 #define ROW_OPS row_ops_plain
 #endif
-const row_ops ROW_OPS = {row_load, row_top, row_exp, row_sigmoid, row_dot, row_exp_entropy, row_sigmoid_entropy};
+const row_ops ROW_OPS = {row_load,  row_top, row_exp,         row_sigmoid,        row_groups,
+                         row_share, row_dot, row_exp_entropy, row_sigmoid_entropy};

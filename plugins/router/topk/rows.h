@@ -16,6 +16,8 @@ static inline float row_unit(float max) {
     return max < 0 ? expf(max) : 1.0f;
 }
 
+enum { ROW_SHARE_BITS = 36 };
+
 typedef struct row_ops {
     /* x [padded n] = in [n], padded. Returns 0 when a value is NaN or infinite. max: the largest value. */
     int (*load)(const float *in, int64_t n, float *x, float *max);
@@ -29,6 +31,14 @@ typedef struct row_ops {
     /* Sigmoid relative to the row's largest value, so that rows of tiny scores keep their ratios:
      * r [padded n] = sigmoid(x) / row_unit(max), q [padded n] = 1 - sigmoid(x). Returns the sum of r. */
     float (*sigmoid)(const float *x, int64_t n, float max, float *r, float *q);
+
+    /* score [groups] = the largest, or the sum of the two largest (best_of = 2, per >= 2), of each group of `per`
+     * values of x [groups * per] that follow each other. */
+    void (*groups)(const float *x, int64_t per, int64_t groups, int64_t best_of, float *score);
+
+    /* sum [padded n] += factor * p in units of 2^-ROW_SHARE_BITS, for 0 <= factor * p <= 1. Each term is rounded once
+     * and the sums are exact, whatever their order. */
+    void (*share)(const float *p, int64_t n, float factor, int64_t *sum);
 
     /* sum_i p_i g_i over padded n. */
     float (*dot)(const float *p, const float *g, int64_t n);

@@ -12,12 +12,18 @@ static const moe_option options[] = {
      "softmax over all experts before the choice, or over the chosen logits after it (weights then sum to scale)"},
     {"renormalise", "bool", "false", "divide the chosen scores by their sum"},
     {"scale", "float 0.001..1000", "1", "factor on the weights (DeepSeek-V3: 2.5)"},
+    {"groups", "int 0..65536", "0", "parts of equal size that the experts form, in order; 0 and 1: no limit by groups"},
+    {"groups_kept", "int 0..65536", "0", "groups that the choices of one token may come from: its best by group_score"},
+    {"group_score", "enum max|sum2|sum", "max",
+     "score of a group: its best score + bias, the sum of its two best, or of its best top_k / groups_kept"},
     {"expert_bias", "bool", "false", "choose by score + bias; after each step the bias moves against the load"},
     {"bias_rate", "float 0..1", BIAS_RATE, "change of the bias a step; 0 freezes it"},
     {"bias_centre", "bool", "false", "subtract the mean of each change, so that the biases keep their sum"},
     {"aux_coef", "float 0..1000", "0", "coefficient of the balance loss; the loss is shown in any case"},
-    {"aux_scope", "enum microbatch|sequence", "microbatch", "tokens over which the balance loss is formed"},
+    {"aux_scope", "enum microbatch|sequence|global", "microbatch",
+     "tokens over which the balance loss is formed; global: the global batch, whose counts backward waits for"},
     {"z_coef", "float 0..1000", "0", "coefficient of the squared log-sum-exp of the logits"},
+    {"jitter", "float 0..0.99", "0", "in training each element of the router's input is multiplied by U(1 - j, 1 + j)"},
 };
 #define N_OPTIONS (sizeof options / sizeof options[0])
 
@@ -34,41 +40,59 @@ static const char *value_of(const moe_router_cfg *cfg, const char *key) {
     return given ? given : option_find(key)->dflt;
 }
 
-/* out = 1 for word `yes`, 0 for `no`; every other word is refused, whatever the host let through. */
-static moe_status read_word(const moe_router_cfg *cfg, const char *key, const char *yes, const char *no, int *out,
-                            moe_err *err) {
-    const char *value = value_of(cfg, key);
-    *out = strcmp(value, yes) == 0;
-    if (*out || strcmp(value, no) == 0) return MOE_OK;
-    return moe_fail(err, MOE_E_ARG, "%s = %s: the words are %s, %s", key, value, no, yes);
+/* out = place of the value among the words of the option's type; every other word is refused, whatever the host let
+ * through. */
+static moe_status read_word(const moe_router_cfg *cfg, const char *key, int *out, moe_err *err) {
+    const char *value = value_of(cfg, key), *type = option_find(key)->type;
+    const char *words = strcmp(type, "bool") == 0 ? "false|true" : type + strlen("enum ");
+    size_t length = strlen(value);
+    *out = 0;
+    for (const char *word = words; word; word = strchr(word, '|'), word += word != NULL) {
+        if (strcspn(word, "|") == length && strncmp(word, value, length) == 0) return MOE_OK;
+        ++*out;
+    }
+    return moe_fail(err, MOE_E_ARG, "%s = %s: the words are %s", key, value, words);
 }
 
-static moe_status read_number(const moe_router_cfg *cfg, const char *key, double least, double most, double *out,
-                              moe_err *err) {
-    const char *value = value_of(cfg, key);
+/* A number in the range of the option's type: "float LO..HI" or "int LO..HI". */
+static moe_status read_number(const moe_router_cfg *cfg, const char *key, double *out, moe_err *err) {
+    const char *value = value_of(cfg, key), *range = strchr(option_find(key)->type, ' ');
+    double least = strtod(range, NULL), most = strtod(strstr(range, "..") + 2, NULL);
     char *end = NULL;
     *out = strtod(value, &end);
-    if (end != value && *end == '\0' && *out >= least && *out <= most) return MOE_OK;
-    return moe_fail(err, MOE_E_ARG, "%s = %s: not a number from %g to %g", key, value, least, most);
+    int whole = strncmp(option_find(key)->type, "int", 3) != 0 || *out == floor(*out);
+    if (end != value && *end == '\0' && *out >= least && *out <= most && whole) return MOE_OK;
+    return moe_fail(err, MOE_E_ARG, "%s = %s: not a number from%s", key, value, range);
 }
 
 static moe_status read_options(topk *t, const moe_router_cfg *cfg, moe_err *err) {
+    int group_score = 0;
+    double scale = 1, jitter = 0, groups = 0, kept = 0;
+    const struct {
+        const char *key;
+        int *out;
+    } words[] = {{"score", &t->sigmoid},        {"order", &t->after},      {"renormalise", &t->renormalise},
+                 {"group_score", &group_score}, {"expert_bias", &t->bias}, {"bias_centre", &t->centre},
+                 {"aux_scope", &t->aux_scope}};
+    const struct {
+        const char *key;
+        double *out;
+    } numbers[] = {
+        {"scale", &scale},          {"groups", &groups},    {"groups_kept", &kept}, {"bias_rate", &t->bias_rate},
+        {"aux_coef", &t->aux_coef}, {"z_coef", &t->z_coef}, {"jitter", &jitter}};
     for (uint64_t i = 0; i < cfg->n_kv; i++)
         if (!option_find(cfg->kv[i].key)) return moe_fail(err, MOE_E_ARG, "%s: unknown key", cfg->kv[i].key);
-    double scale = 1;
     moe_status s = MOE_OK;
-    if ((s = read_word(cfg, "score", "sigmoid", "softmax", &t->sigmoid, err))) return s;
-    if ((s = read_word(cfg, "order", "after", "before", &t->after, err))) return s;
-    if ((s = read_word(cfg, "renormalise", "true", "false", &t->renormalise, err))) return s;
-    if ((s = read_word(cfg, "expert_bias", "true", "false", &t->bias, err))) return s;
-    if ((s = read_word(cfg, "bias_centre", "true", "false", &t->centre, err))) return s;
-    if ((s = read_word(cfg, "aux_scope", "sequence", "microbatch", &t->sequence, err))) return s;
-    if ((s = read_number(cfg, "scale", 0.001, 1000, &scale, err))) return s;
-    if ((s = read_number(cfg, "bias_rate", 0, 1, &t->bias_rate, err))) return s;
-    if ((s = read_number(cfg, "aux_coef", 0, 1000, &t->aux_coef, err))) return s;
-    if ((s = read_number(cfg, "z_coef", 0, 1000, &t->z_coef, err))) return s;
+    for (size_t i = 0; !s && i < sizeof words / sizeof words[0]; i++)
+        s = read_word(cfg, words[i].key, words[i].out, err);
+    for (size_t i = 0; !s && i < sizeof numbers / sizeof numbers[0]; i++)
+        s = read_number(cfg, numbers[i].key, numbers[i].out, err);
     t->scale = (float)scale;
-    return MOE_OK;
+    t->jitter = (float)jitter;
+    t->groups = (int64_t)groups;
+    t->kept = (int64_t)kept;
+    t->best_of = group_score + 1; /* of sum, set_groups knows how many */
+    return s;
 }
 
 static moe_status refuse_sizes(const moe_router_cfg *cfg, moe_err *err) {
@@ -82,6 +106,43 @@ static moe_status refuse_sizes(const moe_router_cfg *cfg, moe_err *err) {
         return moe_fail(err, MOE_E_UNSUPPORTED, "identity experts = %u: topk has none", cfg->n_identity);
     if (cfg->max_tokens < 0)
         return moe_fail(err, MOE_E_ARG, "max_tokens = %lld is negative", (long long)cfg->max_tokens);
+    if (cfg->max_tokens > TOPK_MAX_TOKENS)
+        return moe_fail(err, MOE_E_UNSUPPORTED, "max_tokens = %lld: topk takes at most %lld a call",
+                        (long long)cfg->max_tokens, (long long)TOPK_MAX_TOKENS);
+    return MOE_OK;
+}
+
+/* Groups as they were read become groups, kept, per and best_of as the calls use them: kept = 0 without a limit. One
+ * group, as model files write it, is no limit and no mistake. */
+static moe_status set_groups(topk *t, const moe_router_cfg *cfg, moe_err *err) {
+    long long experts = t->experts, groups = t->groups, kept = t->kept, k = t->k;
+    const char *word = value_of(cfg, "group_score");
+    if (groups == 0 && kept > 0)
+        return moe_fail(err, MOE_E_ARG, "groups_kept = %lld has no effect with groups = 0", kept);
+    if (groups == 0 && t->best_of != 1)
+        return moe_fail(err, MOE_E_ARG, "group_score = %s has no effect with groups = 0", word);
+    if (kept > groups) return moe_fail(err, MOE_E_ARG, "groups_kept = %lld is more than groups = %lld", kept, groups);
+    if (groups > experts || (groups > 0 && experts % groups != 0))
+        return moe_fail(err, MOE_E_ARG, "groups = %lld does not divide experts = %lld", groups, experts);
+    if (groups > 1 && kept == 0)
+        return moe_fail(err, MOE_E_ARG, "groups = %lld needs groups_kept, from 1 to %lld", groups, groups);
+    if (groups <= 1 || kept == groups) {
+        t->groups = t->kept = 0;
+        t->best_of = 1;
+        return MOE_OK;
+    }
+    long long per = t->per = experts / groups;
+    if (t->best_of == 2 && per < 2)
+        return moe_fail(err, MOE_E_ARG, "group_score = sum2 with groups = %lld of experts = %lld: one expert a group",
+                        groups, experts);
+    if (k > kept * per)
+        return moe_fail(err, MOE_E_ARG,
+                        "top_k = %lld is more than the %lld experts of groups_kept = %lld (groups = %lld)", k,
+                        kept * per, kept, groups);
+    if (t->best_of <= 2) return MOE_OK;
+    if (k % kept != 0)
+        return moe_fail(err, MOE_E_ARG, "group_score = sum: groups_kept = %lld does not divide top_k = %lld", kept, k);
+    t->best_of = k / kept;
     return MOE_OK;
 }
 
@@ -99,6 +160,12 @@ static moe_status refuse_contradictions(const topk *t, const moe_router_cfg *cfg
                         value_of(cfg, "bias_rate"));
     if (!t->bias && t->centre)
         return moe_fail(err, MOE_E_ARG, "bias_centre = true has no effect with expert_bias = false");
+    if (t->aux_scope == TOPK_AUX_GLOBAL && t->aux_coef <= 0)
+        return moe_fail(
+            err, MOE_E_ARG,
+            "aux_scope = global has no effect with aux_coef = %s, and would make backward wait for the counts "
+            "of the global batch",
+            value_of(cfg, "aux_coef"));
     return MOE_OK;
 }
 
@@ -120,6 +187,7 @@ static moe_status topk_create(const moe_router_cfg *cfg, const moe_host *host, v
     topk seen = {.experts = cfg->n_experts, .k = cfg->top_k, .max_tokens = cfg->max_tokens, .layer = cfg->layer};
     moe_status s = refuse_sizes(cfg, err);
     if (!s) s = read_options(&seen, cfg, err);
+    if (!s) s = set_groups(&seen, cfg, err);
     if (!s) s = refuse_contradictions(&seen, cfg, err);
     if (s) return s;
     if (seen.bias && seen.k == seen.experts && host->log)
@@ -140,8 +208,8 @@ static void topk_destroy(void *self) {
 
 /* The balance loss of a token depends on its neighbours as soon as it enters the gradient; the z-loss never does. */
 static uint32_t loss_scope(const topk *t) {
-    if (t->aux_coef == 0) return MOE_SCOPE_TOKEN;
-    return t->sequence ? MOE_SCOPE_SEQUENCE : MOE_SCOPE_MICROBATCH;
+    static const uint32_t scopes[] = {MOE_SCOPE_MICROBATCH, MOE_SCOPE_SEQUENCE, MOE_SCOPE_GLOBAL};
+    return t->aux_coef > 0 ? scopes[t->aux_scope] : MOE_SCOPE_TOKEN;
 }
 
 /* Nothing is saved: backward forms the scores again from the logits, which the host holds anyway. */
@@ -149,6 +217,11 @@ static moe_status topk_needs(void *self, moe_router_needs *needs, moe_err *err) 
     const topk *t = self;
     if (!MOE_REACH(needs, moe_router_needs, scope))
         return moe_fail(err, MOE_E_ARG, "moe_router_needs has %u bytes, topk fills %zu", needs->size, sizeof *needs);
+    /* An older host would leave these two out without a word. */
+    if (t->aux_scope == TOPK_AUX_GLOBAL && !MOE_REACH(needs, moe_router_needs, loss_scope))
+        return moe_fail(err, MOE_E_UNSUPPORTED, "aux_scope = global: this host has no loss_scope");
+    if (t->jitter > 0 && !MOE_REACH(needs, moe_router_needs, input_jitter))
+        return moe_fail(err, MOE_E_UNSUPPORTED, "jitter = %g: this host has no input_jitter", (double)t->jitter);
     needs->inputs = MOE_ROUTER_LOGITS;
     needs->workspace = topk_workspace(t);
     needs->saved = 0;
@@ -160,6 +233,7 @@ static moe_status topk_needs(void *self, moe_router_needs *needs, moe_err *err) 
     needs->n_losses = TOPK_LOSSES;
     needs->scope = MOE_SCOPE_TOKEN;
     if (MOE_REACH(needs, moe_router_needs, loss_scope)) needs->loss_scope = loss_scope(t);
+    if (MOE_REACH(needs, moe_router_needs, input_jitter)) needs->input_jitter = t->jitter;
     return MOE_OK;
 }
 
@@ -214,10 +288,10 @@ static const moe_desc desc = {
     .kind = "router",
     .id = "topk",
     .device = "cpu",
-    .version = "0.1.0",
+    .version = "0.2.0",
     .vendor = "moehost",
     .license = "MIT",
-    .summary = "top-k of softmax or sigmoid scores, with balance loss, z-loss and expert bias",
+    .summary = "top-k of softmax or sigmoid scores, within groups, with balance loss, z-loss, expert bias and jitter",
     .options = options,
     .n_options = N_OPTIONS,
     .flags = MOE_DETERMINISTIC,

@@ -1,11 +1,15 @@
 /* Router "topk" for the CPU: the k best experts of each token by softmax or sigmoid score, balance losses, and an
- * expert bias that balances without a loss. topk.c: options, description, bias; route.c: one call forward and
- * backward; rows.c: the arithmetic of one token. Formulas: at the functions. */
+ * expert bias that balances without a loss. topk.c: options, description, needs, bias; route.c: one call forward and
+ * backward; token.c: what happens to one token; rows.c: arithmetic over a row. Formulas: at the functions. */
 #ifndef ROUTER_TOPK_H
 #define ROUTER_TOPK_H
 #include <moe/plugin.h>
 
 #include "rows.h"
+
+/* Words of the options, in the order of the schema. */
+enum { TOPK_GROUP_MAX, TOPK_GROUP_SUM2, TOPK_GROUP_SUM };
+enum { TOPK_AUX_MICROBATCH, TOPK_AUX_SEQUENCE, TOPK_AUX_GLOBAL };
 
 /* One instance; const after create. E experts, k choices a token. */
 typedef struct topk {
@@ -14,8 +18,12 @@ typedef struct topk {
     int sigmoid;     /* score: sigmoid(logit), else softmax over all experts */
     int after;       /* softmax over the chosen logits only */
     int renormalise; /* chosen scores are divided by their sum */
-    int bias, centre, sequence;
-    float scale;
+    int bias, centre;
+    int aux_scope; /* TOPK_AUX_*: the tokens over which a balance loss is formed */
+    /* Choices of a token come from its `kept` best of `groups` groups of `per` experts; a group's score is the sum of
+     * its `best_of` best. kept = 0: from all experts. */
+    int64_t groups, kept, per, best_of;
+    float scale, jitter;
     double bias_rate, aux_coef, z_coef;
     const row_ops *rows;
     const moe_parallel *pool; /* NULL: the caller's thread only */
@@ -23,6 +31,9 @@ typedef struct topk {
 } topk;
 
 enum { TOPK_AUX, TOPK_Z, TOPK_ENTROPY, TOPK_LOSSES }; /* order of the losses */
+
+/* Most tokens of one call: sums of their shares stay exact in 63 bits (token.c). */
+#define TOPK_MAX_TOKENS (INT64_C(1) << 26)
 
 /* Bytes of workspace that a call of route or route_bwd uses, alignment slack included. */
 uint64_t topk_workspace(const topk *t);

@@ -93,6 +93,7 @@ void rig_open(rig *r, const char *id, int64_t tokens, int64_t experts, int64_t k
     r->ids = take(r, tk * sizeof(int32_t));
     r->weights = take(r, tk * sizeof(float));
     r->counts = take(r, e * sizeof(int64_t));
+    r->batch = take(r, e * sizeof(int64_t));
     r->losses = take(r, 3 * sizeof(double));
     r->d_weights = take(r, tk * sizeof(float));
     r->d_logits = take(r, te * sizeof(float));
@@ -122,6 +123,21 @@ static moe_tensor matrix(void *data, int32_t dtype, int64_t rows, int64_t column
     return (moe_tensor){data, dtype, 2, {rows, columns, 1, 1}};
 }
 
+static int is_global(const rig *r) {
+    return r->needs.loss_scope == MOE_SCOPE_GLOBAL;
+}
+
+static void count_batch(rig *r) {
+    memset(r->batch, 0, (size_t)r->experts * sizeof *r->batch);
+    r->divisor = 0;
+    for (int64_t t = 0; t < r->tokens; t++) {
+        if (r->masked && !r->mask[t]) continue;
+        r->divisor++;
+        for (int64_t j = t * r->k; j < (t + 1) * r->k; j++)
+            if (r->ids[j] >= 0 && r->ids[j] < r->experts) r->batch[r->ids[j]]++;
+    }
+}
+
 static moe_status call(rig *r, int backward) {
     int64_t n = r->tokens;
     uint64_t step = 1;
@@ -147,7 +163,12 @@ static moe_status call(rig *r, int backward) {
                         .saved = r->saved,
                         .workspace = r->workspace};
     if (!backward) return r->table->route(r->self, &a, &r->err);
-    a.counts = a.losses = &none;
+    moe_tensor batch = vector(r->batch, MOE_I64, r->experts);
+    a.counts = &none;
+    if (is_global(r))
+        a.batch_counts = &batch;
+    else
+        a.losses = &none;
     a.divisor = &divisor;
     a.d_weights = &d_weights;
     a.d_logits = &d_logits;
@@ -158,6 +179,7 @@ moe_status rig_route(rig *r) {
     return call(r, 0);
 }
 moe_status rig_bwd(rig *r) {
+    if (is_global(r) && !r->batch_given) count_batch(r);
     return call(r, 1);
 }
 

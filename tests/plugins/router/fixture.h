@@ -25,9 +25,13 @@ typedef struct rig {
     float *logits; /* [T,E] */
     uint8_t *mask; /* [T], all live; given only while masked is 1 */
     int masked;
-    int32_t *ids;     /* [T,k] */
-    float *weights;   /* [T,k] */
-    int64_t *counts;  /* [E] */
+    int32_t *ids;    /* [T,k] */
+    float *weights;  /* [T,k] */
+    int64_t *counts; /* [E] */
+    /* [E] choices over the global batch, for an instance whose losses depend on it. Unless batch_given is 1, backward
+     * takes the call for the whole batch: it sets batch and divisor from ids and mask */
+    int64_t *batch;
+    int batch_given;
     double *losses;   /* [3] aux_loss, z_loss, entropy */
     float *d_weights; /* [T,k] */
     float *d_logits;  /* [T,E] */

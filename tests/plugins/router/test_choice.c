@@ -19,17 +19,21 @@ static void expect_token(const rig *r, int64_t t, const int32_t *ids, const doub
 /* ids distinct, in range, by descending selection score, none left out that scores more; weights as the formula. */
 static void check_token(const rig *r, const ref_options *o, int64_t t) {
     double x[REF_MAX_EXPERTS], s[REF_MAX_EXPERTS], w[REF_MAX_EXPERTS];
-    char taken[REF_MAX_EXPERTS] = {0};
+    char taken[REF_MAX_EXPERTS] = {0}, allowed[REF_MAX_EXPERTS];
     const int32_t *ids = r->ids + t * r->k;
     for (int64_t e = 0; e < r->experts; e++) x[e] = (double)r->logits[t * r->experts + e];
-    ref_selection(o, x, o->bias ? r->bias : NULL, r->experts, s);
+    const float *bias = o->bias ? r->bias : NULL;
+    ref_selection(o, x, bias, r->experts, s);
+    int judged = ref_groups(o, x, bias, r->experts, allowed) > 1e-6; /* else two groups are too close */
     for (int64_t j = 0; j < r->k; j++) {
         check_that(ids[j] >= 0 && ids[j] < r->experts, "token %d, id %d", (int)t, ids[j]);
         check_that(!taken[ids[j]]++, "token %d: id %d twice", (int)t, ids[j]);
+        check_that(!judged || allowed[ids[j]], "token %d: expert %d of a rejected group", (int)t, ids[j]);
         check_that(j == 0 || s[ids[j - 1]] + 1e-6 >= s[ids[j]], "token %d, choice %d: out of order", (int)t, (int)j);
     }
     for (int64_t e = 0; e < r->experts; e++)
-        check_that(taken[e] || s[ids[r->k - 1]] + 1e-6 >= s[e], "token %d: expert %d left out", (int)t, (int)e);
+        check_that(!judged || !allowed[e] || taken[e] || s[ids[r->k - 1]] + 1e-6 >= s[e],
+                   "token %d: expert %d left out", (int)t, (int)e);
     ref_weights(o, x, r->experts, ids, r->k, w);
     for (int64_t j = 0; j < r->k; j++) {
         double got = (double)r->weights[t * r->k + j];
@@ -41,7 +45,7 @@ static void check_token(const rig *r, const ref_options *o, int64_t t) {
 static void check_shape(int i, int64_t tokens, int64_t experts, int64_t k, int masked) {
     char text[256];
     ref_options o;
-    if (!combo(i, k, text, sizeof text, &o)) return;
+    if (!combo(i, experts, k, text, sizeof text, &o)) return;
     rig r;
     rig_open(&r, "topk", tokens, experts, k, text, NULL);
     rig_random(r.logits, tokens * experts, 2, (uint64_t)(i + 1));
@@ -280,7 +284,7 @@ START_TEST(extreme_logits_stay_finite) {
         char text[256];
         ref_options o;
         rig r;
-        if (!combo(i, 2, text, sizeof text, &o)) continue;
+        if (!combo(i, 4, 2, text, sizeof text, &o)) continue;
         rig_open(&r, "topk", 4, 4, 2, text, NULL);
         for (int t = 0; t < 4; t++) set_row(&r, t, rows[t]);
         for (int j = 0; j < 8; j++) r.d_weights[j] = 1;

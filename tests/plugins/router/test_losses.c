@@ -24,7 +24,7 @@ static void check_losses(int i, int64_t tokens, int64_t seq_len, int64_t experts
     char text[256];
     ref_options o;
     double expected[3];
-    if (!combo(i, k, text, sizeof text, &o)) return;
+    if (!combo(i, experts, k, text, sizeof text, &o)) return;
     rig r;
     rig_open(&r, "topk", tokens, experts, k, text, NULL);
     r.seq_len = seq_len;
@@ -83,12 +83,13 @@ START_TEST(order_after_balances_over_all_experts) {
 END_TEST
 
 START_TEST(C028_padding_changes_no_bit) {
-    static const char *const styles[] = {"aux_coef=0.1 z_coef=0.1", "score=sigmoid aux_scope=sequence"};
-    for (int i = 0; i < 4; i++) {
+    static const char *const styles[] = {"aux_coef=0.1 z_coef=0.1", "score=sigmoid aux_scope=sequence",
+                                         "aux_coef=0.1 aux_scope=global"};
+    for (int i = 0; i < 6; i++) {
         rig pad, all;
-        int64_t tokens = i < 2 ? 6 : 600, kept = 0, padding = tokens / 3;
-        rig_open(&pad, "topk", tokens, 8, 2, styles[i % 2], NULL);
-        rig_open(&all, "topk", tokens - padding, 8, 2, styles[i % 2], NULL);
+        int64_t tokens = i < 3 ? 6 : 600, kept = 0, padding = tokens / 3;
+        rig_open(&pad, "topk", tokens, 8, 2, styles[i % 3], NULL);
+        rig_open(&all, "topk", tokens - padding, 8, 2, styles[i % 3], NULL);
         rig_random(pad.logits, tokens * 8, 1, 31);
         pad.masked = 1;
         for (int64_t t = 0; t < tokens; t++) {
@@ -97,6 +98,8 @@ START_TEST(C028_padding_changes_no_bit) {
         }
         ck_assert_int_eq(rig_route(&pad), MOE_OK);
         ck_assert_int_eq(rig_route(&all), MOE_OK);
+        ck_assert_int_eq(rig_bwd(&pad) | rig_bwd(&all), MOE_OK); /* the global loss comes from here */
+        ck_assert_double_gt(pad.losses[0], 0);
         ck_assert_mem_eq(pad.losses, all.losses, 3 * sizeof(double));
         ck_assert_mem_eq(pad.counts, all.counts, 8 * sizeof(int64_t));
         rig_close(&pad);
@@ -178,14 +181,15 @@ START_TEST(C015_replay_counts_nothing) {
 END_TEST
 
 START_TEST(all_padding_and_no_tokens) {
-    static const char *const styles[] = {"aux_coef=1 z_coef=1", "score=sigmoid aux_scope=sequence aux_coef=1"};
-    for (int i = 0; i < 4; i++) {
+    static const char *const styles[] = {"aux_coef=1 z_coef=1", "score=sigmoid aux_scope=sequence aux_coef=1",
+                                         "aux_coef=1 aux_scope=global groups=2 groups_kept=1"};
+    for (int i = 0; i < 6; i++) {
         rig r;
-        rig_open(&r, "topk", i < 2 ? 0 : 6, 4, 2, styles[i % 2], NULL);
-        r.seq_len = i < 2 ? 0 : 3;
+        rig_open(&r, "topk", i < 3 ? 0 : 6, 4, 2, styles[i % 3], NULL);
+        r.seq_len = i < 3 ? 0 : 3;
         r.masked = 1;
         r.divisor = 0;
-        for (int t = 0; i >= 2 && t < 6; t++) r.mask[t] = 0;
+        for (int t = 0; i >= 3 && t < 6; t++) r.mask[t] = 0;
         ck_assert_int_eq(rig_route(&r), MOE_OK);
         ck_assert_int_eq(rig_bwd(&r), MOE_OK);
         ck_assert(r.losses[0] == 0 && r.losses[1] == 0 && r.losses[2] == 0);

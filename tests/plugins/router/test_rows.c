@@ -20,6 +20,8 @@ typedef struct results {
     float max, e[MOST], r[MOST], q[MOST], val[MOST], sums[3];
     int32_t id[MOST];
     double entropy[2];
+    float group[MOST];
+    int64_t share[MOST];
 } results;
 
 static void compute(const row_ops *ops, const float *in, int64_t n, int64_t k, results *out) {
@@ -32,6 +34,8 @@ static void compute(const row_ops *ops, const float *in, int64_t n, int64_t k, r
     out->entropy[0] = ops->exp_entropy(x, n, out->max, out->e, out->sums[0]);
     out->entropy[1] = ops->sigmoid_entropy(x, n, out->max, out->r, out->q, out->sums[1]);
     ops->top(x, n, k, out->val, out->id);
+    if (n % 2 == 0) ops->groups(x, n / 2, 2, n > 2 ? 2 : 1, out->group);
+    ops->share(out->e, n, 1 / out->sums[0], out->share);
 }
 
 static void draw(float *row, int64_t n, int i) {
@@ -98,6 +102,45 @@ static void check_top(const row_ops *ops, const float *row, int64_t n, int64_t k
     }
 }
 
+START_TEST(groups_equal_their_sorted_values) {
+    float row[MOST], best[MOST], score[MOST];
+    int32_t id[MOST];
+    for (int64_t per = 1; per <= 40; per++) {
+        draw(row, per * 12, (int)per);
+        for (int64_t best_of = 1; best_of <= 2 && best_of <= per; best_of++) {
+            builds[_i]->groups(row, per, 12, best_of, score);
+            for (int64_t g = 0; g < 12; g++) {
+                builds[_i]->top(row + g * per, per, best_of, best, id);
+                check_that(score[g] == (best_of == 2 ? best[0] + best[1] : best[0]), "group %d of %d", (int)g,
+                           (int)per);
+            }
+        }
+    }
+}
+END_TEST
+
+/* Sums are the same whatever the order of the rows, and right to half a unit a row. */
+START_TEST(shares_are_exact_sums) {
+    enum { ROWS = 50, N = 24 };
+    float row[ROWS][N], max, x[MOST], e[ROWS][N];
+    int64_t up[N] = {0}, down[N] = {0};
+    double want[N] = {0}, each[ROWS];
+    for (int i = 0; i < ROWS; i++) {
+        draw(row[i], N, i);
+        builds[_i]->load(row[i], N, x, &max);
+        float factor = 1 / builds[_i]->exp(x, N, max, e[i]);
+        builds[_i]->share(e[i], N, factor, up);
+        each[i] = (double)factor;
+        for (int j = 0; j < N; j++) want[j] += (double)(e[i][j] * factor);
+    }
+    for (int i = ROWS; i-- > 0;) builds[_i]->share(e[i], N, (float)each[i], down);
+    for (int j = 0; j < N; j++) {
+        ck_assert_int_eq(up[j], down[j]);
+        ck_assert_double_eq_tol(ldexp((double)up[j], -ROW_SHARE_BITS), want[j], ldexp(ROWS, -ROW_SHARE_BITS - 1));
+    }
+}
+END_TEST
+
 /* Few distinct values make many ties; all sizes around the lanes, groups and candidates. */
 START_TEST(top_equals_stable_sort) {
     float row[MOST];
@@ -133,6 +176,8 @@ int main(void) {
     tcase_add_test(c, builds_agree);
     tcase_add_loop_test(c, functions_equal_libm, 0, 2);
     tcase_add_loop_test(c, top_equals_stable_sort, 0, 2);
+    tcase_add_loop_test(c, groups_equal_their_sorted_values, 0, 2);
+    tcase_add_loop_test(c, shares_are_exact_sums, 0, 2);
     tcase_add_loop_test(c, load_finds_every_bad_value, 0, 2);
     return run_case(c);
 }
