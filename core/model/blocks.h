@@ -9,40 +9,74 @@
 tref embed_forward(emit *e, tref ids /* [T] I32 */);
 void embed_backward(emit *e, tref ids, tref d);
 
-/* norm.c: s = r + u, y = norm(s) */
+/* norm.c: s = r + u, y = norm(s), rows of any width */
 typedef struct norm_acts {
-    tref sum, y; /* [T,h]; sum is r itself where u is absent */
+    tref sum, y; /* [T,w]; sum is r itself where u is absent */
     op_call call;
 } norm_acts;
-norm_acts norm_forward(emit *e, const char *name, int64_t weight, tref r, tref u);
+norm_acts norm_forward(emit *e, const char *name, int64_t weight, float eps, tref r, tref u);
 /* d = d + gradient through the norm, in place; has_residual 0: d is overwritten (top of the backward). */
 void norm_backward(emit *e, const char *name, int64_t weight, const norm_acts *a, tref dy, tref d, int has_residual);
 
+/* latent.c: x -> packed rows by way of low-rank latents (multi-head latent attention, arXiv 2405.04434, 2.1) */
+typedef struct latent_acts {
+    tref q_in;       /* what the queries are made of: their normed latents, or x */
+    norm_acts q, kv; /* [T,q_lora], [T,kv_lora] */
+    op_call pack;
+} latent_acts;
+void latent_forward(emit *e, const model_layer *w, tref x, tref qkv, latent_acts *a);
+void latent_backward(emit *e, const model_layer *w, tref x, const latent_acts *a, tref dqkv, tref dx);
+
 /* attention.c */
 typedef struct attention_acts {
-    tref qkv, o; /* [T,(nq+2nkv)d], [T,nq d] */
-    op_call rope, attention;
+    tref qkv, o; /* [T,(nq+nkv)d+nkv dv], [T,nq dv] */
+    op_call qkv_bias, q_norm, k_norm, rope, attention, out_bias;
+    latent_acts latent;
 } attention_acts;
 tref attention_forward(emit *e, const model_layer *w, tref x, attention_acts *a);                 /* u [T,h] */
 tref attention_backward(emit *e, const model_layer *w, tref x, const attention_acts *a, tref du); /* dx [T,h] */
 
-/* mlp.c: u = W2 (silu(W1g x) * (W1u x)), dense or shared expert */
+/* mlp.c: u = W2 (p act(W1 x)), of a dense layer or the shared experts; p [T] F32, or absent */
 typedef struct mlp_acts {
     tref z, act; /* [T,2f], [T,f] */
     op_call swiglu;
 } mlp_acts;
-/* into: where u goes; add = 1 adds to it. The same for dx in backward. */
-void mlp_forward(emit *e, const char *name, int64_t w1, int64_t w2, tref x, mlp_acts *a, tref into, int add);
-void mlp_backward(emit *e, const char *name, int64_t w1, int64_t w2, tref x, const mlp_acts *a, tref du, tref into,
-                  int add);
+/* The activation's attributes, of experts too; NULL = plain SwiGLU. */
+const void *mlp_activation(emit *e);
+/* into: where u goes; add = 1 adds to it. The same for dx in backward, which also overwrites dp where p is there. */
+void mlp_forward(emit *e, const char *name, int64_t w1, int64_t w2, tref x, tref p, mlp_acts *a, tref into, int add);
+void mlp_backward(emit *e, const char *name, int64_t w1, int64_t w2, tref x, tref p, const mlp_acts *a, tref du,
+                  tref dp, tref into, int add);
+
+/* shared.c: the shared experts, all of them one MLP, behind a sigmoid gate where the model has one; adds to u and dx */
+typedef struct shared_acts {
+    tref gate; /* [T] F32 */
+    op_call linear, sigmoid;
+    mlp_acts mlp;
+} shared_acts;
+void shared_forward(emit *e, const model_layer *w, tref x, shared_acts *a, tref u);
+void shared_backward(emit *e, const model_layer *w, tref x, const shared_acts *a, tref du, tref dx);
+
+/* route.c: x -> chosen experts and their weights */
+typedef struct route_acts {
+    tref x;                      /* what was projected: x, or x jittered */
+    tref logits, ids, weights;   /* [T,E], [T,k], [T,k] as the router left them */
+    tref kept_ids, kept_weights; /* after the capacity; without one the same as ids and weights */
+    tref saved;
+    op_call jitter, linear, bias;
+} route_acts;
+void route_forward(emit *e, const model_layer *w, tref x, route_acts *a);
+/* From the gradient of the weights; adds to dx. */
+void route_backward(emit *e, const model_layer *w, const route_acts *a, tref d_weights, tref dx);
 
 /* moe.c */
 typedef struct moe_acts {
-    tref logits, ids, weights, route_saved, handle; /* [T,E], [T,k], [T,k], bytes, bytes */
-    tref rows_in, row_prob, z, act;                 /* [N,h], [N], [N,2f], [N,f] */
+    route_acts route;
+    tref handle;                    /* bytes */
+    tref rows_in, row_prob, z, act; /* [N,h], [N], [N,2f], [N,f] */
     rows_ref rows;
-    op_call router_linear, swiglu;
-    mlp_acts shared;
+    op_call b1, swiglu, b2;
+    shared_acts shared;
 } moe_acts;
 tref moe_forward(emit *e, const model_layer *w, tref x, moe_acts *a);
 tref moe_backward(emit *e, const model_layer *w, tref x, const moe_acts *a, tref du);
@@ -52,9 +86,11 @@ tref moe_backward(emit *e, const model_layer *w, tref x, const moe_acts *a, tref
 tref head_loss(emit *e, tref x, tref targets);
 void head_logits(emit *e, tref x, tref logits_out);
 
-/* layers.c: a whole microbatch. */
-void emit_microbatch_train(emit *e, tref ids, tref targets);
-void emit_microbatch_eval(emit *e, tref ids, tref targets);
-void emit_microbatch_logits(emit *e, tref ids, tref logits_out);
+/* layers.c: a whole microbatch. What forward leaves for backward lives in graph memory; NULL when that is out. */
+typedef struct microbatch_acts microbatch_acts;
+microbatch_acts *emit_microbatch_forward(emit *e, const batch_refs *batch);
+void emit_microbatch_backward(emit *e, const microbatch_acts *acts);
+void emit_microbatch_eval(emit *e, const batch_refs *batch);
+void emit_microbatch_logits(emit *e, const batch_refs *batch, tref logits_out);
 
 #endif

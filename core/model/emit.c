@@ -117,7 +117,7 @@ moe_status emit_init(emit *e, graph *g, const model *m, int train, const uint64_
     if (g->status) return g->status;
     add_params(e);
     add_router_state(e);
-    int64_t tokens = c->micro * c->seq, half = c->head_dim / 2;
+    int64_t tokens = c->micro * c->seq, half = c->rope.dim / 2;
     e->stats_all = graph_buffer_fixed(g, m->stats, model_n_stats(m) * sizeof(double), "stats");
     for (uint32_t i = 0; i <= c->layers && !g->status; i++) {
         uint32_t first = i ? 1 + (i - 1) * MODEL_MAX_LOSSES : 0, n = i ? MODEL_MAX_LOSSES : 1;
@@ -126,8 +126,13 @@ moe_status emit_init(emit *e, graph *g, const model *m, int train, const uint64_
     e->positions =
         tref_of(graph_buffer_fixed(g, m->positions, (uint64_t)tokens * 4, "positions"), MOE_I32, tokens, 0, 0);
     e->inv_freq = tref_of(graph_buffer_fixed(g, m->inv_freq, (uint64_t)half * 4, "inv_freq"), MOE_F32, half, 0, 0);
-    e->divisor = tref_none();
+    e->drops = graph_buffer_fixed(g, m->drops, 2 * sizeof *m->drops, "drops");
+    e->divisor = e->routed = e->docs = e->mask = tref_none();
     return g->status;
+}
+
+int64_t emit_first_token(const emit *e) {
+    return ((int64_t)e->mb * e->dp_size + e->dp_rank) * e->m->cfg.micro * e->m->cfg.seq;
 }
 
 /* ---- nodes ---- */
@@ -281,6 +286,17 @@ void emit_linear(emit *e, const char *name, int32_t role, int accumulate, tref a
     }
 }
 
+op_call emit_bias(emit *e, const char *name, int64_t id, tref y, tref p, const rows_ref *rows) {
+    tref in[] = {y, tref_weight(e, id), p}, out[] = {y};
+    return emit_op(e, name, MODEL_BIAS, NULL, in, N_OF(in), out, N_OF(out), rows);
+}
+
+void emit_bias_bwd(emit *e, const char *name, int64_t id, const op_call *call, tref dy, tref p, tref dp,
+                   const rows_ref *rows) {
+    tref in[] = {dy, tref_weight(e, id), p}, out[] = {tref_grad(e, id), dp};
+    emit_op_bwd(e, name, call, in, N_OF(in), out, N_OF(out), rows);
+}
+
 void emit_wgrad(emit *e, const char *name, int64_t id, tref dy, tref x, const rows_ref *rows) {
     if (e->g->status) return;
     emit_linear(e, name, MOE_WGRAD, e->grad_live[id], dy, x, tref_grad(e, id), rows);
@@ -333,4 +349,11 @@ void emit_zero(emit *e, const char *name, buf_id buf, uint64_t bytes) {
     if (!n) return;
     uint32_t node = emit_node(e, name, MOE_LANE_COMPUTE, run_zero, n, &n->stream, 1);
     emit_bind(e, node, &n->dst, (tref){.buf = buf}, 1);
+}
+
+void emit_tap(emit *e, const char *name, void *host, tref t) {
+    uint64_t bytes = tensor_bytes(&t.t);
+    if (!host) return;
+    tref to = {.buf = graph_buffer_fixed(e->g, host, bytes, "tap.L%d.%s", e->layer, name), .t = t.t};
+    emit_copy(e, name, to, t, bytes);
 }

@@ -26,6 +26,20 @@ typedef struct op_call {
     uint64_t workspace;
 } op_call;
 
+/* Where intermediate values of a single microbatch go, in host memory: for comparing models. */
+typedef struct taps {
+    void *logits;           /* [T,V] act dtype */
+    float **router_logits;  /* [layers] each [T,E]; NULL in dense layers */
+    int32_t **expert_ids;   /* [layers] each [T,k], as the router chose, before any capacity */
+    float **expert_weights; /* [layers] each [T,k] */
+} taps;
+
+/* One microbatch in device memory: T = micro * seq tokens. */
+typedef struct batch_refs {
+    tref ids, targets; /* [T] I32; targets absent where only logits are wanted */
+    tref docs, mask;   /* [T] I32 document numbers, -1 = padding; [T] U8, 0 = padding. Absent without documents */
+} batch_refs;
+
 typedef struct emit {
     graph *g;
     const model *m;
@@ -36,7 +50,12 @@ typedef struct emit {
     buf_id stats_all;      /* model.stats as a whole, for fills and copies: emit_touch_stats after */
     buf_id *stats;         /* [1 + layers] its parts: the loss sum, then each layer's router losses */
     buf_id **state;        /* [layers][n_state] */
-    tref divisor, positions, inv_freq;
+    buf_id drops;          /* model.drops */
+    tref divisor, routed;  /* [1] I64: valid targets, and tokens that are not padding, of the global batch */
+    tref positions, inv_freq;
+    tref docs, mask;           /* of the current microbatch; absent without documents */
+    const taps *taps;          /* NULL = none */
+    int batch_counts;          /* 1: counts hold the whole global batch in backward */
     const uint64_t *step;      /* in staging, for routers */
     int32_t layer, mb;         /* where the emitter is: -1 = none */
     int32_t phase;             /* MOE_SCHED_* */
@@ -56,6 +75,9 @@ tref tref_rows(tref t, int64_t first, int64_t n); /* rows [first, first + n) of 
 tref tref_weight(const emit *e, int64_t id);      /* as products read it */
 tref tref_grad(const emit *e, int64_t id);        /* FP32 */
 
+/* Number in the global batch of the first token of the current microbatch: the ranks' microbatches lie side by side. */
+int64_t emit_first_token(const emit *e);
+
 /* ---- nodes ---- */
 moe_sched_node emit_info(const emit *e, const char *name, int32_t lane);
 /* Appends a node named after layer, microbatch and phase: "L2.mb0.NAME.fwd". Arguments as graph_node_add. */
@@ -73,6 +95,11 @@ void emit_op_bwd(emit *e, const char *name, const op_call *call, const tref *in,
 /* One product of the precision plugin: y = x w^T and its gradients. accumulate adds to the output. */
 void emit_linear(emit *e, const char *name, int32_t role, int accumulate, tref a, tref b, tref out,
                  const rows_ref *rows);
+/* y += bias [id] and, with rows and probabilities, y += p * bias of the row's expert; in place (moe.bias/0). */
+op_call emit_bias(emit *e, const char *name, int64_t id, tref y, tref p, const rows_ref *rows);
+/* Its gradients from dy: the bias, and p's in dp (added). */
+void emit_bias_bwd(emit *e, const char *name, int64_t id, const op_call *call, tref dy, tref p, tref dp,
+                   const rows_ref *rows);
 /* The weight gradient of a parameter: overwrites what the step has not touched yet, else adds. */
 void emit_wgrad(emit *e, const char *name, int64_t id, tref dy, tref x, const rows_ref *rows);
 
@@ -82,6 +109,8 @@ void emit_touch_stats(emit *e, int write);
 /* ---- stream-ordered copies and fills of the device, on the compute lane ---- */
 void emit_copy(emit *e, const char *name, tref dst, tref src, uint64_t bytes);
 void emit_zero(emit *e, const char *name, buf_id buf, uint64_t bytes);
+/* t [rows, ...] to host memory; nothing where host is NULL. */
+void emit_tap(emit *e, const char *name, void *host, tref t);
 
 #define N_OF(a) ((uint32_t)(sizeof(a) / sizeof((a)[0])))
 

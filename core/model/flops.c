@@ -1,11 +1,27 @@
-/* Model FLOPs: what a step is worth, whatever it really costs. */
+/* Model FLOPs: what a step is worth, whatever it really costs. Terms: Megatron's counter (arXiv 2603.07685). */
 #include "model/config.h"
 
+/* Multiply-adds of a token's projections. */
+static double projections(const model_cfg *c) {
+    double h = (double)c->hidden, n = c->heads, d = c->head_dim, v = c->v_dim;
+    double out = n * v * h;
+    if (c->attention == ATTENTION_GQA) return h * (double)model_qkv_width(c) + out;
+    double rope = c->rope.dim, nope = d - rope;
+    double q = c->q_lora ? c->q_lora * (h + n * d) : h * n * d;
+    return q + h * (c->kv_lora + rope) + c->kv_lora * n * (nope + v) + out;
+}
+
+/* q k^T and p v over the keys that a query sees on average: S/2, with a window w below S: w (1 - w/2S). */
+static double core_attention(const model_cfg *c, uint32_t layer) {
+    double seq = (double)c->seq, w = (double)c->window;
+    double keys = model_layer_slides(c, layer) && w < seq ? w * (1 - w / (2 * seq)) : seq / 2;
+    return keys * c->heads * ((double)c->head_dim + c->v_dim);
+}
+
 double model_flops_per_token(const model_cfg *c) {
-    double h = (double)c->hidden, inner = (double)c->heads * c->head_dim, macs = 0;
+    double h = (double)c->hidden, macs = 0;
     for (uint32_t l = 0; l < c->layers; l++) {
-        macs += h * (double)model_qkv_width(c) + inner * h; /* projections */
-        macs += inner * (double)c->seq;                     /* q k^T and p v over half of the keys each */
+        macs += projections(c) + core_attention(c, l);
         if (model_layer_is_moe(c, l))
             macs += 3 * h * ((double)c->expert_ffn * c->top_k + (double)c->shared_ffn);
         else

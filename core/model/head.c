@@ -12,6 +12,10 @@ tref head_loss(emit *e, tref x, tref targets) {
         int64_t n = T - first < chunk ? T - first : chunk;
         tref logits = tref_new(e, "head_logits", m->act, n, m->cfg.vocab, 0), rows = tref_rows(x, first, n);
         emit_linear(e, "head", MOE_FPROP, 0, rows, w, logits, NULL);
+        if (e->taps && e->taps->logits) {
+            uint64_t at = (uint64_t)(first * m->cfg.vocab) * dtype_bytes(m->act);
+            emit_tap(e, "head_logits", (char *)e->taps->logits + at, logits);
+        }
         tref in[] = {logits, tref_rows(targets, first, n), e->divisor};
         tref out[] = {loss, e->train ? logits : tref_none()};
         emit_op(e, "cross_entropy", MODEL_CROSS_ENTROPY, NULL, in, N_OF(in), out, N_OF(out), NULL);

@@ -10,13 +10,13 @@ typedef struct layer_acts {
 
 static tref layer_forward(emit *e, const model_layer *w, layer_acts *a, tref *r, tref u) {
     const model *m = e->m;
-    a->norm1 = norm_forward(e, "norm1", w->norm1, *r, u);
+    a->norm1 = norm_forward(e, "norm1", w->norm1, m->cfg.norm_eps, *r, u);
     u = attention_forward(e, w, a->norm1.y, &a->attention);
-    a->norm2 = norm_forward(e, "norm2", w->norm2, a->norm1.sum, u);
+    a->norm2 = norm_forward(e, "norm2", w->norm2, m->cfg.norm_eps, a->norm1.sum, u);
     *r = a->norm2.sum;
     if (model_layer_is_moe(&m->cfg, (uint32_t)e->layer)) return moe_forward(e, w, a->norm2.y, &a->moe);
     u = tref_new(e, "mlp_out", m->act, u.t.shape[0], m->cfg.hidden, 0);
-    mlp_forward(e, "mlp", w->w1, w->w2, a->norm2.y, &a->mlp, u, 0);
+    mlp_forward(e, "mlp", w->mlp_w1, w->mlp_w2, a->norm2.y, tref_none(), &a->mlp, u, 0);
     return u;
 }
 
@@ -27,51 +27,68 @@ static void layer_backward(emit *e, const model_layer *w, const layer_acts *a, t
         dx = moe_backward(e, w, a->norm2.y, &a->moe, d);
     } else {
         dx = tref_new(e, "d_norm2", m->act, d.t.shape[0], m->cfg.hidden, 0);
-        mlp_backward(e, "mlp", w->w1, w->w2, a->norm2.y, &a->mlp, d, dx, 0);
+        mlp_backward(e, "mlp", w->mlp_w1, w->mlp_w2, a->norm2.y, tref_none(), &a->mlp, d, tref_none(), dx, 0);
     }
     norm_backward(e, "norm2", w->norm2, &a->norm2, dx, d, 1);
     dx = attention_backward(e, w, a->norm1.y, &a->attention, d);
     norm_backward(e, "norm1", w->norm1, &a->norm1, dx, d, 1);
 }
 
+struct microbatch_acts {
+    batch_refs batch;
+    norm_acts last;
+    tref dy; /* gradient of the last norm's output, from the head */
+    layer_acts layers[];
+};
+
 /* Up to and with the last norm; acts [layers] NULL where nothing is kept. */
-static norm_acts body_forward(emit *e, tref ids, layer_acts *acts) {
+static norm_acts body_forward(emit *e, const batch_refs *batch, layer_acts *acts) {
     const model *m = e->m;
     layer_acts scratch;
     e->phase = MOE_SCHED_FORWARD;
     e->layer = -1;
-    tref r = embed_forward(e, ids), u = tref_none();
+    e->docs = batch->docs;
+    e->mask = batch->mask;
+    tref r = embed_forward(e, batch->ids), u = tref_none();
     for (uint32_t l = 0; l < m->cfg.layers && !e->g->status; l++) {
         e->layer = (int32_t)l;
         u = layer_forward(e, &m->layers[l], acts ? &acts[l] : &scratch, &r, u);
     }
     e->layer = -1;
-    return norm_forward(e, "final_norm", m->final_norm, r, u);
+    return norm_forward(e, "final_norm", m->final_norm, m->cfg.norm_eps, r, u);
 }
 
-void emit_microbatch_train(emit *e, tref ids, tref targets) {
+microbatch_acts *emit_microbatch_forward(emit *e, const batch_refs *batch) {
+    microbatch_acts *a = graph_alloc(e->g, sizeof *a + e->m->cfg.layers * sizeof a->layers[0]);
+    if (!a) return NULL;
+    a->batch = *batch;
+    a->last = body_forward(e, batch, a->layers);
+    a->dy = head_loss(e, a->last.y, batch->targets);
+    return a;
+}
+
+void emit_microbatch_backward(emit *e, const microbatch_acts *a) {
     const model *m = e->m;
-    layer_acts *acts = graph_alloc(e->g, m->cfg.layers * sizeof *acts);
-    if (!acts) return;
-    norm_acts last = body_forward(e, ids, acts);
-    tref dy = head_loss(e, last.y, targets);
+    if (!a) return;
     e->phase = MOE_SCHED_BACKWARD;
-    tref d = tref_new(e, "d_residual", m->act, ids.t.shape[0], m->cfg.hidden, 0);
-    norm_backward(e, "final_norm", m->final_norm, &last, dy, d, 0);
+    e->docs = a->batch.docs;
+    e->mask = a->batch.mask;
+    tref d = tref_new(e, "d_residual", m->act, a->batch.ids.t.shape[0], m->cfg.hidden, 0);
+    norm_backward(e, "final_norm", m->final_norm, &a->last, a->dy, d, 0);
     for (uint32_t l = m->cfg.layers; l-- > 0 && !e->g->status;) {
         e->layer = (int32_t)l;
-        layer_backward(e, &m->layers[l], &acts[l], d);
+        layer_backward(e, &m->layers[l], &a->layers[l], d);
     }
     e->layer = -1;
-    embed_backward(e, ids, d);
+    embed_backward(e, a->batch.ids, d);
 }
 
-void emit_microbatch_eval(emit *e, tref ids, tref targets) {
-    norm_acts last = body_forward(e, ids, NULL);
-    head_loss(e, last.y, targets);
+void emit_microbatch_eval(emit *e, const batch_refs *batch) {
+    norm_acts last = body_forward(e, batch, NULL);
+    head_loss(e, last.y, batch->targets);
 }
 
-void emit_microbatch_logits(emit *e, tref ids, tref logits_out) {
-    norm_acts last = body_forward(e, ids, NULL);
+void emit_microbatch_logits(emit *e, const batch_refs *batch, tref logits_out) {
+    norm_acts last = body_forward(e, batch, NULL);
     head_logits(e, last.y, logits_out);
 }

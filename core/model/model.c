@@ -7,7 +7,24 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/rope.h"
+
 /* ---- checks ---- */
+static moe_status check_attention(const model_cfg *c, moe_err *err) {
+    int mla = c->attention == ATTENTION_MLA;
+    if (c->layers > MODEL_MAX_LAYERS)
+        return moe_fail(err, MOE_E_ARG, "layers = %u is more than %d", c->layers, MODEL_MAX_LAYERS);
+    if (c->rope.dim % 2 || c->rope.dim > c->head_dim || (mla && c->rope.dim == c->head_dim))
+        return moe_fail(err, MOE_E_ARG, "%u rotary elements of heads of %u: want an even number, at most head_dim%s",
+                        c->rope.dim, c->head_dim, mla ? " - 1" : "");
+    if (mla && (c->kv_lora < 1 || c->kv_heads != c->heads || c->qk_norm || c->qkv_bias))
+        return moe_fail(err, MOE_E_ARG,
+                        "latent attention wants kv_lora >= 1, kv_heads = heads, and no qk_norm or qkv_bias");
+    if (c->rope.scaling == ROPE_YARN && (c->rope.original < 1 || c->rope.theta <= 1))
+        return moe_fail(err, MOE_E_ARG, "YaRN wants the original length (at least 1) and a base above 1");
+    return MOE_OK;
+}
+
 static moe_status check_sizes(const model_cfg *c, moe_err *err) {
     if (c->hidden < 1 || c->vocab < 1 || c->seq < 1 || c->micro < 1 || !c->layers || !c->heads || !c->head_dim)
         return moe_fail(err, MOE_E_ARG, "hidden, layers, heads, head_dim, vocab, seq_len and micro must be at least 1");
@@ -17,8 +34,10 @@ static moe_status check_sizes(const model_cfg *c, moe_err *err) {
                         (long long)c->seq);
     if (!c->kv_heads || c->heads % c->kv_heads)
         return moe_fail(err, MOE_E_ARG, "heads = %u is not a multiple of kv_heads = %u", c->heads, c->kv_heads);
-    if (c->head_dim % 2)
+    if (c->head_dim % 2 && c->rope.dim == c->head_dim)
         return moe_fail(err, MOE_E_ARG, "head_dim = %u is odd: rotary pairs need it even", c->head_dim);
+    moe_status status = check_attention(c, err);
+    if (status) return status;
     if (c->experts && (c->top_k < 1 || c->top_k > c->experts))
         return moe_fail(err, MOE_E_ARG, "top_k = %u is not within 1..experts = %u", c->top_k, c->experts);
     if (c->experts && c->dense_layers < c->layers && c->expert_ffn < 1)
@@ -29,19 +48,35 @@ static moe_status check_sizes(const model_cfg *c, moe_err *err) {
 }
 
 static moe_status find_ops(model *m, moe_err *err) {
-#define OP_NAME(name) MOE_OP_##name,
+    const model_cfg *c = &m->cfg;
+#define OP_NAME(name, used) MOE_OP_##name,
+#define OP_USED(name, used) used,
     static const char *const names[MODEL_N_OPS] = {MODEL_OPS(OP_NAME)};
+    const int needed[MODEL_N_OPS] = {MODEL_OPS(OP_USED)};
 #undef OP_NAME
+#undef OP_USED
     char missing[400] = "";
     for (int i = 0; i < MODEL_N_OPS; i++) {
         m->ops[i] = parts_op(m->parts, names[i]);
-        if (m->ops[i]) continue;
+        if (m->ops[i] || !needed[i]) continue;
         size_t used = strlen(missing);
         snprintf(missing + used, sizeof missing - used, " %s", names[i]);
     }
     if (!missing[0]) return MOE_OK;
     return moe_fail(err, MOE_E_UNSUPPORTED, "device/%s lacks the operations:%s", m->parts->cfg.device.desc->id,
                     missing);
+}
+
+int model_has_jitter(const model *m) {
+    for (uint32_t l = 0; l < m->cfg.layers; l++)
+        if (m->routers[l].needs.input_jitter > 0) return 1;
+    return 0;
+}
+
+int model_needs_batch_counts(const model *m) {
+    for (uint32_t l = 0; l < m->cfg.layers; l++)
+        if (m->routers[l].needs.loss_scope == MOE_SCOPE_GLOBAL) return 1;
+    return 0;
 }
 
 /* ---- plugin instances ---- */
@@ -78,118 +113,10 @@ static moe_status add_dispatcher(model *m, uint32_t layer, moe_err *err) {
                               .ep_size = 1,
                               .hidden = c->hidden,
                               .max_tokens = c->micro * c->seq,
-                              .row_align = m->parts->precision_needs.row_align};
+                              .row_align = m->parts->precision_needs.row_align,
+                              .min_rows = c->capacity_pad ? model_capacity_of(c).rows : 0};
     moe_status status = parts_add_dispatcher(m->parts, &cfg, err);
     return status ? status : parts_dispatcher_needs(m->parts, layer, &m->routers[layer].dispatch, err);
-}
-
-/* ---- the parameter table ---- */
-typedef struct table_builder {
-    model *m;
-    moe_status status;
-    moe_err *err;
-} table_builder;
-
-static void append(table_builder *b, const param *p) {
-    int64_t id = b->status ? 0 : params_add(&b->m->params, p);
-    if (id == -2)
-        b->status = moe_fail(b->err, MOE_E_ARG, "%s and the parameters before it are more than 2^56 numbers", p->name);
-    else if (id < 0)
-        b->status = moe_fail(b->err, MOE_E_NOMEM, "out of memory for the table of parameters");
-}
-
-static void add(table_builder *b, param_class kind, float std, float fill, int64_t experts, int64_t d0, int64_t d1,
-                const char *format, ...) __attribute__((format(printf, 8, 9)));
-
-/* experts > 0 puts it before the other dimensions; d1 0 = one dimension. */
-static void add(table_builder *b, param_class kind, float std, float fill, int64_t experts, int64_t d0, int64_t d1,
-                const char *format, ...) {
-    param p = {.kind = kind, .std = std, .fill = fill, .experts = experts};
-    va_list ap;
-    va_start(ap, format);
-    vsnprintf(p.name, sizeof p.name, format, ap);
-    va_end(ap);
-    if (experts) p.shape[p.ndim++] = experts;
-    p.shape[p.ndim++] = d0;
-    if (d1) p.shape[p.ndim++] = d1;
-    append(b, &p);
-}
-
-static void add_router_params(table_builder *b, uint32_t l) {
-    const model_router *r = &b->m->routers[l];
-    for (uint32_t i = 0; i < r->needs.n_params; i++) {
-        const moe_param_spec *s = &r->needs.params[i];
-        float std = strncmp(s->init, "normal ", 7) == 0 ? strtof(s->init + 7, NULL) : 0;
-        param p = {.kind = s->ndim > 1 ? PARAM_MATRIX : PARAM_VECTOR, .ndim = s->ndim, .std = std};
-        p.fill = strcmp(s->init, "ones") == 0 ? 1 : 0;
-        memcpy(p.shape, s->shape, sizeof p.shape);
-        snprintf(p.name, sizeof p.name, "layers.%u.router.%s", l, s->name);
-        append(b, &p);
-    }
-}
-
-/* Output projections start smaller by 1/sqrt(2 L), so that the residual stream keeps its scale (Radford et al. 2019).
- */
-static void add_layer(table_builder *b, uint32_t l) {
-    const model_cfg *c = &b->m->cfg;
-    int64_t h = c->hidden, inner = (int64_t)c->heads * c->head_dim;
-    float std = c->init_std, out = c->init_std / sqrtf(2 * (float)c->layers);
-    add(b, PARAM_VECTOR, 0, 1, 0, h, 0, "layers.%u.norm1", l);
-    add(b, PARAM_LINEAR, std, 0, 0, model_qkv_width(c), h, "layers.%u.attention.qkv", l);
-    add(b, PARAM_LINEAR, out, 0, 0, h, inner, "layers.%u.attention.out", l);
-    add(b, PARAM_VECTOR, 0, 1, 0, h, 0, "layers.%u.norm2", l);
-    if (!model_layer_is_moe(c, l)) {
-        add(b, PARAM_LINEAR, std, 0, 0, 2 * c->dense_ffn, h, "layers.%u.mlp.w1", l);
-        add(b, PARAM_LINEAR, out, 0, 0, h, c->dense_ffn, "layers.%u.mlp.w2", l);
-        return;
-    }
-    add(b, PARAM_MATRIX, std, 0, 0, c->experts, h, "layers.%u.router.weight", l);
-    add_router_params(b, l);
-    add(b, PARAM_LINEAR, std, 0, c->experts, 2 * c->expert_ffn, h, "layers.%u.experts.w1", l);
-    add(b, PARAM_LINEAR, out, 0, c->experts, h, c->expert_ffn, "layers.%u.experts.w2", l);
-    if (!c->shared_ffn) return;
-    add(b, PARAM_LINEAR, std, 0, 0, 2 * c->shared_ffn, h, "layers.%u.shared.w1", l);
-    add(b, PARAM_LINEAR, out, 0, 0, h, c->shared_ffn, "layers.%u.shared.w2", l);
-}
-
-static int64_t find(const model *m, uint32_t layer, const char *name) {
-    char full[112];
-    snprintf(full, sizeof full, "layers.%u.%s", layer, name);
-    return params_find(&m->params, full);
-}
-
-static void find_layer(model *m, uint32_t l) {
-    int moe = model_layer_is_moe(&m->cfg, l);
-    m->layers[l] = (model_layer){.norm1 = find(m, l, "norm1"),
-                                 .qkv = find(m, l, "attention.qkv"),
-                                 .out = find(m, l, "attention.out"),
-                                 .norm2 = find(m, l, "norm2"),
-                                 .w1 = find(m, l, moe ? "experts.w1" : "mlp.w1"),
-                                 .w2 = find(m, l, moe ? "experts.w2" : "mlp.w2"),
-                                 .router = find(m, l, "router.weight"),
-                                 .shared_w1 = find(m, l, "shared.w1"),
-                                 .shared_w2 = find(m, l, "shared.w2")};
-    for (uint32_t i = 0; i < m->routers[l].needs.n_params; i++) {
-        char name[88];
-        snprintf(name, sizeof name, "router.%s", m->routers[l].needs.params[i].name);
-        m->routers[l].params[i] = (uint32_t)find(m, l, name);
-    }
-}
-
-static moe_status build_table(model *m, moe_err *err) {
-    const model_cfg *c = &m->cfg;
-    table_builder b = {.m = m, .err = err};
-    add(&b, PARAM_LINEAR, c->init_std, 0, 0, c->vocab, c->hidden, "embed");
-    for (uint32_t l = 0; l < c->layers; l++) add_layer(&b, l);
-    add(&b, PARAM_VECTOR, 0, 1, 0, c->hidden, 0, "final_norm");
-    if (!c->tied) add(&b, PARAM_LINEAR, c->init_std, 0, 0, c->vocab, c->hidden, "head");
-    if (b.status) return b.status;
-    params_layout(&m->params, m->parts->precision_needs.weight_dtype);
-    m->embed = params_find(&m->params, "embed");
-    m->final_norm = params_find(&m->params, "final_norm");
-    m->head = c->tied ? m->embed : params_find(&m->params, "head");
-    for (uint32_t l = 0; l < c->layers; l++) find_layer(m, l);
-    return MOE_OK;
 }
 
 /* ---- memory and initial values ---- */
@@ -208,7 +135,8 @@ static moe_status alloc_state(model *m, moe_err *err) {
         d->alloc(self, MOE_SPACE_DEVICE, (uint64_t)c->layers * c->experts * 8, (void **)&m->counts, err);
     if (!status) status = d->alloc(self, MOE_SPACE_DEVICE, model_n_stats(m) * 8, (void **)&m->stats, err);
     if (!status) status = d->alloc(self, MOE_SPACE_DEVICE, tokens * 4, (void **)&m->positions, err);
-    if (!status) status = d->alloc(self, MOE_SPACE_DEVICE, c->head_dim / 2 * 4, (void **)&m->inv_freq, err);
+    if (!status) status = d->alloc(self, MOE_SPACE_DEVICE, c->rope.dim / 2 * 4, (void **)&m->inv_freq, err);
+    if (!status) status = d->alloc(self, MOE_SPACE_DEVICE, 2 * sizeof *m->drops, (void **)&m->drops, err);
     for (uint32_t l = 0; l < c->layers && !status; l++)
         for (uint32_t i = 0; i < m->routers[l].needs.n_state && !status; i++)
             status = d->alloc(self, MOE_SPACE_DEVICE, spec_bytes(&m->routers[l].needs.state[i]),
@@ -241,9 +169,8 @@ static moe_status init_tables(model *m, void *stream, float *scratch, moe_err *e
     int32_t *pos = (int32_t *)scratch;
     for (int64_t t = 0; t < tokens; t++) pos[t] = (int32_t)(t % c->seq);
     moe_status status = upload(m, stream, m->positions, pos, (uint64_t)tokens * 4, err);
-    uint32_t half = c->head_dim / 2;
-    for (uint32_t i = 0; i < half; i++)
-        scratch[i] = (float)pow((double)c->rope_theta, -2.0 * (double)i / (double)c->head_dim);
+    uint32_t half = c->rope.dim / 2;
+    rope_frequencies(&c->rope, scratch);
     return status ? status : upload(m, stream, m->inv_freq, scratch, half * 4, err);
 }
 
@@ -298,19 +225,20 @@ moe_status model_create(model **out, const model_cfg *cfg, parts *p, int arenas,
     model *m = calloc(1, sizeof *m);
     if (!m) return moe_fail(err, MOE_E_NOMEM, "out of memory for the model");
     m->cfg = *cfg;
+    model_cfg_complete(&m->cfg);
     m->parts = p;
     m->act = p->precision_needs.act_dtype;
     m->layers = calloc(cfg->layers + 1, sizeof *m->layers);
     m->routers = calloc(cfg->layers + 1, sizeof *m->routers);
     moe_status status = m->layers && m->routers ? MOE_OK : moe_fail(err, MOE_E_NOMEM, "out of memory for the model");
-    if (!status) status = check_sizes(cfg, err);
-    if (!status) status = find_ops(m, err);
+    if (!status) status = check_sizes(&m->cfg, err);
     for (uint32_t l = 0; l < cfg->layers && !status; l++) {
         if (!model_layer_is_moe(cfg, l)) continue;
         status = add_router(m, l, err);
         if (!status) status = add_dispatcher(m, l, err);
     }
-    if (!status) status = build_table(m, err);
+    if (!status) status = find_ops(m, err);
+    if (!status) status = model_build_table(m, err);
     if (!status && arenas != PARAMS_NONE) status = params_alloc(&m->params, arenas, p->device, p->device_self, err);
     if (!status && arenas != PARAMS_NONE) status = alloc_state(m, err);
     if (!status && arenas != PARAMS_NONE) status = initialise(m, err);
@@ -336,7 +264,8 @@ void model_destroy(model *m) {
     d->free(self, MOE_SPACE_DEVICE, m->counts, (uint64_t)c->layers * c->experts * 8);
     d->free(self, MOE_SPACE_DEVICE, m->stats, model_n_stats(m) * 8);
     d->free(self, MOE_SPACE_DEVICE, m->positions, (uint64_t)(c->micro * c->seq) * 4);
-    d->free(self, MOE_SPACE_DEVICE, m->inv_freq, c->head_dim / 2 * 4);
+    d->free(self, MOE_SPACE_DEVICE, m->inv_freq, c->rope.dim / 2 * 4);
+    d->free(self, MOE_SPACE_DEVICE, m->drops, 2 * sizeof *m->drops);
     params_free(&m->params, d, self);
     free(m->layers);
     free(m->routers);

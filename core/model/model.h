@@ -10,13 +10,27 @@
 
 enum { MODEL_MAX_LOSSES = 8 };
 
-/* Operations of the device that layers and optimiser use. */
-#define MODEL_OPS(X) \
-    X(EMBED)         \
-    X(RMSNORM)       \
-    X(ROPE)          \
-    X(ATTENTION) X(ROUTER_LINEAR) X(SWIGLU_PROB) X(CROSS_ENTROPY) X(COUNT_VALID) X(SUMSQ) X(CLIP_COEF) X(ADAMW) X(SGD)
-#define MODEL_OP_INDEX(name) MODEL_##name,
+/* Operations of the device: X(name, whether the model m of sizes c uses it). */
+#define MODEL_OPS(X)                                                          \
+    X(EMBED, 1)                                                               \
+    X(RMSNORM, 1)                                                             \
+    X(ROPE, 1)                                                                \
+    X(ATTENTION, 1)                                                           \
+    X(ROUTER_LINEAR, 1)                                                       \
+    X(SWIGLU_PROB, 1)                                                         \
+    X(CROSS_ENTROPY, 1)                                                       \
+    X(COUNT_VALID, 1)                                                         \
+    X(SUMSQ, 1)                                                               \
+    X(CLIP_COEF, 1)                                                           \
+    X(ADAMW, 1)                                                               \
+    X(SGD, 1)                                                                 \
+    X(HEAD_NORM, c->qk_norm != QK_NORM_NONE)                                  \
+    X(MLA_PACK, c->attention == ATTENTION_MLA)                                \
+    X(BIAS, c->qkv_bias || c->out_bias || c->expert_biases || c->router_bias) \
+    X(SIGMOID, c->shared_gate)                                                \
+    X(JITTER, model_has_jitter(m))                                            \
+    X(CAPACITY, c->capacity > 0)
+#define MODEL_OP_INDEX(name, used) MODEL_##name,
 enum { MODEL_OPS(MODEL_OP_INDEX) MODEL_N_OPS };
 #undef MODEL_OP_INDEX
 
@@ -28,24 +42,57 @@ typedef struct model_router {
     uint32_t *params; /* [needs.n_params] numbers in the parameter table */
 } model_router;
 
-/* Numbers of a layer's parameters, -1 = has none. */
+/* Parameters of a layer: X(field, name in the table after "layers.N."). */
+#define MODEL_LAYER_PARAMS(X)                 \
+    X(norm1, "norm1")                         \
+    X(qkv, "attention.qkv")                   \
+    X(qkv_bias, "attention.qkv_bias")         \
+    X(q_norm, "attention.q_norm")             \
+    X(k_norm, "attention.k_norm")             \
+    X(q_down, "attention.q_down")             \
+    X(q_down_norm, "attention.q_down_norm")   \
+    X(q_up, "attention.q_up")                 \
+    X(kv_down, "attention.kv_down")           \
+    X(kv_down_norm, "attention.kv_down_norm") \
+    X(k_rope, "attention.k_rope")             \
+    X(kv_up, "attention.kv_up")               \
+    X(sinks, "attention.sinks")               \
+    X(out, "attention.out")                   \
+    X(out_bias, "attention.out_bias")         \
+    X(norm2, "norm2")                         \
+    X(mlp_w1, "mlp.w1")                       \
+    X(mlp_w2, "mlp.w2")                       \
+    X(router, "router.weight")                \
+    X(router_bias, "router.logit_bias")       \
+    X(w1, "experts.w1")                       \
+    X(b1, "experts.b1")                       \
+    X(w2, "experts.w2")                       \
+    X(b2, "experts.b2")                       \
+    X(shared_w1, "shared.w1")                 \
+    X(shared_w2, "shared.w2")                 \
+    X(shared_gate, "shared.gate")
+
+/* Numbers of a layer's parameters in the table, -1 = has none. */
+#define MODEL_LAYER_FIELD(field, name) int64_t field;
 typedef struct model_layer {
-    int64_t norm1, qkv, out, norm2, w1, w2, router, shared_w1, shared_w2;
+    MODEL_LAYER_PARAMS(MODEL_LAYER_FIELD)
 } model_layer;
+#undef MODEL_LAYER_FIELD
 
 typedef struct model {
     model_cfg cfg;
     parts *parts;
     params params;
-    const moe_op *ops[MODEL_N_OPS];
-    int32_t act; /* dtype of activations */
+    const moe_op *ops[MODEL_N_OPS]; /* NULL where the device lacks one that this model does not use */
+    int32_t act;                    /* dtype of activations */
     int64_t embed, final_norm, head;
     model_layer *layers;   /* [cfg.layers] */
     model_router *routers; /* [cfg.layers] */
     int64_t *counts;       /* device [layers, experts] choices of the step */
     double *stats;         /* device [1 + layers * MODEL_MAX_LOSSES]: loss sum, router losses */
+    int64_t *drops;        /* device [2]: choices and dropped ones of the step, with a capacity */
     int32_t *positions;    /* device [micro * seq] */
-    float *inv_freq;       /* device [head_dim / 2] */
+    float *inv_freq;       /* device [rope.dim / 2] */
 } model;
 
 /* [main] Checks the sizes, makes routers and dispatchers, lays out and allocates parameters (arenas: params.h) and
@@ -55,6 +102,17 @@ moe_status model_create(model **out, const model_cfg *cfg, parts *p, int arenas,
 void model_destroy(model *m); /* NULL is nothing */
 /* The BF16 copies again from the master weights, after a load. Waits. */
 moe_status model_refresh_copies(model *m, moe_err *err);
+/* table.c: fills params and layers from cfg and what the routers declared. */
+moe_status model_build_table(model *m, moe_err *err);
+/* Rows of an expert at most, and at least where it pads; 0 = dropless. A choice's scope is `scope` tokens. */
+typedef struct model_capacity {
+    int64_t choices, scope, rows; /* of an expert in a scope; tokens; rows of an expert in all scopes of a microbatch */
+} model_capacity;
+model_capacity model_capacity_of(const model_cfg *c);
+/* Does a router want its input jittered in training? */
+int model_has_jitter(const model *m);
+/* Does a router's loss need the counts of the whole global batch before the first backward? */
+int model_needs_batch_counts(const model *m);
 /* Number of doubles in stats. */
 static inline uint64_t model_n_stats(const model *m) {
     return 1 + (uint64_t)m->cfg.layers * MODEL_MAX_LOSSES;

@@ -2,6 +2,7 @@
 #include "train/step.h"
 
 #include <moe/options.h>
+#include <stdio.h>
 
 #include "model/blocks.h"
 #include "train/update.h"
@@ -18,13 +19,45 @@ static void stage_out(emit *e, const char *name, void *host, tref t, int64_t n) 
     emit_copy(e, name, tref_of(graph_buffer_fixed(e->g, host, bytes, "host.%s", name), t.t.dtype, n, 0, 0), t, bytes);
 }
 
-/* Valid tokens of all microbatches and ranks: the one divisor of loss and gradients. */
-static tref emit_divisor(emit *e, const step_cfg *cfg, tref targets) {
-    tref n = tref_new(e, "divisor", MOE_I64, 1, 0, 0);
-    emit_zero(e, "zero.divisor", n.buf, sizeof(int64_t));
-    emit_op(e, "count_valid", MODEL_COUNT_VALID, NULL, &targets, 1, &n, 1, NULL);
-    emit_all_reduce(e, cfg, "divisor.all_reduce", n, 1, NULL, 0);
+/* Numbers >= 0 in t, over all microbatches and ranks. */
+static tref emit_count(emit *e, const step_cfg *cfg, const char *name, tref t) {
+    char reduce[48];
+    tref n = tref_new(e, name, MOE_I64, 1, 0, 0);
+    snprintf(reduce, sizeof reduce, "%s.all_reduce", name);
+    emit_zero(e, name, n.buf, sizeof(int64_t));
+    emit_op(e, name, MODEL_COUNT_VALID, NULL, &t, 1, &n, 1, NULL);
+    emit_all_reduce(e, cfg, reduce, n, 1, NULL, 0);
     return n;
+}
+
+/* ---- batches ---- */
+/* All microbatches of the step in device memory. */
+static batch_refs stage_batch(emit *e, const staging *s, int64_t tokens, int with_targets) {
+    batch_refs b = {tref_none(), tref_none(), tref_none(), tref_none()};
+    b.ids = stage_in(e, "tokens", s->tokens, MOE_I32, tokens);
+    if (with_targets) b.targets = stage_in(e, "targets", s->targets, MOE_I32, tokens);
+    if (!e->m->cfg.documents) return b;
+    b.docs = stage_in(e, "docs", s->docs, MOE_I32, tokens);
+    b.mask = stage_in(e, "mask", s->mask, MOE_U8, tokens);
+    return b;
+}
+
+static tref rows_or_none(tref t, int64_t first, int64_t n) {
+    return t.t.ndim ? tref_rows(t, first, n) : t;
+}
+
+static batch_refs microbatch(const batch_refs *all, int64_t i, int64_t tokens) {
+    return (batch_refs){rows_or_none(all->ids, i * tokens, tokens), rows_or_none(all->targets, i * tokens, tokens),
+                        rows_or_none(all->docs, i * tokens, tokens), rows_or_none(all->mask, i * tokens, tokens)};
+}
+
+/* The divisors: of the loss, and of the routers' losses. ignore_aux: so large a one that these vanish. */
+static void emit_divisors(emit *e, const step_cfg *cfg, const batch_refs *all) {
+    e->divisor = emit_count(e, cfg, "divisor", all->targets);
+    if (e->m->cfg.documents && !cfg->ignore_aux)
+        e->routed = emit_count(e, cfg, "routed", all->docs);
+    else
+        e->routed = stage_in(e, "routed", cfg->staging->routed, MOE_I64, 1);
 }
 
 static moe_status begin(program *p, emit *e, const step_cfg *cfg, int train, moe_err *err) {
@@ -51,6 +84,41 @@ static void zero_grads(emit *e) {
     }
     for (uint32_t l = 0; l < m->cfg.layers && !e->g->status; l++)
         if (model_layer_is_moe(&m->cfg, l)) emit_zero(e, "zero.counts", e->counts[l], m->cfg.experts * sizeof(int64_t));
+    if (m->cfg.capacity > 0) emit_zero(e, "zero.drops", e->drops, 2 * sizeof(int64_t));
+}
+
+/* Sum of the experts' counts over the ranks. */
+static void reduce_counts(emit *e, const step_cfg *cfg) {
+    const model *m = e->m;
+    int64_t n = (int64_t)m->cfg.layers * m->cfg.experts;
+    if (!n) return;
+    tref counts = tref_of(graph_buffer_fixed(e->g, m->counts, (uint64_t)n * 8, "counts"), MOE_I64, n, 0, 0);
+    emit_all_reduce(e, cfg, "counts.all_reduce", counts, n, e->counts, m->cfg.layers);
+}
+
+/* All microbatches, forward and backward. Where a router's loss wants the counts of the whole global batch, every
+ * forward comes before the first backward, and all activations live at once. */
+static void emit_batch(emit *e, const step_cfg *cfg, const batch_refs *all) {
+    const model *m = e->m;
+    int64_t T = m->cfg.micro * m->cfg.seq;
+    int together = model_needs_batch_counts(m);
+    microbatch_acts **acts = graph_alloc(e->g, cfg->n_micro * sizeof(microbatch_acts *));
+    for (uint32_t i = 0; acts && i < cfg->n_micro && !e->g->status; i++) {
+        batch_refs one = microbatch(all, i, T);
+        e->mb = (int32_t)i;
+        acts[i] = emit_microbatch_forward(e, &one);
+        if (!together) emit_microbatch_backward(e, acts[i]);
+    }
+    e->mb = -1;
+    e->phase = MOE_SCHED_FORWARD;
+    if (together) reduce_counts(e, cfg);
+    for (uint32_t i = 0; together && i < cfg->n_micro && !e->g->status; i++) {
+        e->mb = (int32_t)i;
+        emit_microbatch_backward(e, acts[i]);
+    }
+    e->mb = -1;
+    e->phase = MOE_SCHED_REDUCE;
+    if (!together) reduce_counts(e, cfg);
 }
 
 /* Sums over the ranks, and results to the host. */
@@ -58,26 +126,28 @@ static void emit_results(emit *e, const step_cfg *cfg, tref stop) {
     const model *m = e->m;
     staging *s = cfg->staging;
     int64_t n_counts = (int64_t)m->cfg.layers * m->cfg.experts, n_stats = (int64_t)model_n_stats(m);
-    tref stats = tref_of(e->stats_all, MOE_F64, n_stats, 0, 0);
-    tref counts =
-        tref_of(graph_buffer_fixed(e->g, m->counts, (uint64_t)n_counts * 8, "counts"), MOE_I64, n_counts, 0, 0);
+    tref stats = tref_of(e->stats_all, MOE_F64, n_stats, 0, 0), drops = tref_of(e->drops, MOE_I64, 2, 0, 0);
     emit_all_reduce(e, cfg, "stats.all_reduce", stats, n_stats, e->stats, m->cfg.layers + 1);
     emit_all_reduce(e, cfg, "stop.all_reduce", stop, 1, NULL, 0);
-    if (n_counts) emit_all_reduce(e, cfg, "counts.all_reduce", counts, n_counts, e->counts, m->cfg.layers);
     stage_out(e, "stats.out", s->stats, stats, n_stats);
     emit_touch_stats(e, 0);
     stage_out(e, "stop.out", s->stats + n_stats, stop, 1);
     stage_out(e, "valid.out", s->valid, e->divisor, 1);
+    stage_out(e, "routed.out", s->routed + 1, e->routed, 1);
+    if (m->cfg.capacity > 0) {
+        emit_all_reduce(e, cfg, "drops.all_reduce", drops, 2, NULL, 0);
+        stage_out(e, "drops.out", s->drops, drops, 2);
+    }
     if (!n_counts) return;
+    tref counts =
+        tref_of(graph_buffer_fixed(e->g, m->counts, (uint64_t)n_counts * 8, "counts.all"), MOE_I64, n_counts, 0, 0);
     stage_out(e, "counts.out", s->counts, counts, n_counts);
     for (uint32_t l = 0; l < m->cfg.layers; l++) graph_reads(e->g, e->g->n_nodes - 1, e->counts[l]);
 }
 
-moe_status step_build_train(program *p, const step_cfg *cfg, moe_err *err) {
+/* What the scheduler wants of the graph's shape; n_buckets of the gradients. */
+static moe_status ask_shape(const step_cfg *cfg, uint32_t *n_buckets, moe_err *err) {
     const model *m = cfg->model;
-    staging *s = cfg->staging;
-    int64_t T = m->cfg.micro * m->cfg.seq, all = T * cfg->n_micro;
-    emit e;
     moe_shape_in in = {.size = sizeof in,
                        .n_layers = m->cfg.layers,
                        .n_microbatches = cfg->n_micro,
@@ -85,27 +155,31 @@ moe_status step_build_train(program *p, const step_cfg *cfg, moe_err *err) {
                        .grad_bytes = (uint64_t)m->params.begin[PARAM_CLASSES] * 4,
                        .memory_limit = cfg->memory_limit};
     moe_shape_out shape = {sizeof shape, 1, 1, 1};
-    moe_status status = begin(p, &e, cfg, 1, err);
-    if (!status) status = m->parts->scheduler->shape(m->parts->scheduler_self, &in, &shape, err);
+    moe_status status = m->parts->scheduler->shape(m->parts->scheduler_self, &in, &shape, err);
     if (!status && (shape.pieces_fwd != 1 || shape.pieces_bwd != 1 || !shape.n_buckets))
         status =
             moe_fail(err, MOE_E_UNSUPPORTED,
                      "scheduler/%s asks for %u and %u pieces and %u buckets; this version runs 1 and 1 pieces and at "
                      "least 1 bucket",
                      m->parts->cfg.scheduler.desc->id, shape.pieces_fwd, shape.pieces_bwd, shape.n_buckets);
+    *n_buckets = shape.n_buckets;
+    return status;
+}
+
+moe_status step_build_train(program *p, const step_cfg *cfg, moe_err *err) {
+    const model *m = cfg->model;
+    staging *s = cfg->staging;
+    uint32_t n_buckets = 1;
+    emit e;
+    moe_status status = begin(p, &e, cfg, 1, err);
+    if (!status) status = ask_shape(cfg, &n_buckets, err);
     if (status) return status;
-    tref tokens = stage_in(&e, "tokens", s->tokens, MOE_I32, all);
-    tref targets = stage_in(&e, "targets", s->targets, MOE_I32, all);
+    batch_refs all = stage_batch(&e, s, m->cfg.micro * m->cfg.seq * cfg->n_micro, 1);
     tref hyper = stage_in(&e, "hyper", s->hyper, MOE_F32, 4), stop = stage_in(&e, "stop", s->stop, MOE_F64, 1);
     zero_grads(&e);
-    e.divisor = emit_divisor(&e, cfg, targets);
-    for (uint32_t i = 0; i < cfg->n_micro && !p->g->status; i++) {
-        e.mb = (int32_t)i;
-        emit_microbatch_train(&e, tref_rows(tokens, i * T, T), tref_rows(targets, i * T, T));
-    }
-    e.mb = -1;
-    e.phase = MOE_SCHED_REDUCE;
-    emit_reduce_grads(&e, cfg, shape.n_buckets);
+    emit_divisors(&e, cfg, &all);
+    emit_batch(&e, cfg, &all);
+    emit_reduce_grads(&e, cfg, n_buckets);
     emit_results(&e, cfg, stop);
     e.phase = MOE_SCHED_UPDATE;
     stage_out(&e, "norm.out", s->norm, emit_update(&e, cfg, hyper), 2);
@@ -115,15 +189,14 @@ moe_status step_build_train(program *p, const step_cfg *cfg, moe_err *err) {
 moe_status step_build_eval(program *p, const step_cfg *cfg, moe_err *err) {
     const model *m = cfg->model;
     staging *s = cfg->staging;
-    int64_t T = m->cfg.micro * m->cfg.seq, n_stats = (int64_t)model_n_stats(m);
+    int64_t n_stats = (int64_t)model_n_stats(m);
     emit e;
     moe_status status = begin(p, &e, cfg, 0, err);
     if (status) return status;
-    tref tokens = stage_in(&e, "tokens", s->tokens, MOE_I32, T),
-         targets = stage_in(&e, "targets", s->targets, MOE_I32, T);
-    tref valid = emit_divisor(&e, cfg, targets), stats = tref_of(e.stats_all, MOE_F64, n_stats, 0, 0);
+    batch_refs batch = stage_batch(&e, s, m->cfg.micro * m->cfg.seq, 1);
+    tref valid = emit_count(&e, cfg, "divisor", batch.targets), stats = tref_of(e.stats_all, MOE_F64, n_stats, 0, 0);
     e.mb = 0;
-    emit_microbatch_eval(&e, tokens, targets);
+    emit_microbatch_eval(&e, &batch);
     e.phase = MOE_SCHED_REDUCE;
     emit_all_reduce(&e, cfg, "eval.all_reduce", stats, n_stats, e.stats, m->cfg.layers + 1);
     stage_out(&e, "stats.out", s->stats, stats, n_stats);
@@ -138,10 +211,39 @@ moe_status step_build_logits(program *p, const step_cfg *cfg, moe_err *err) {
     emit e;
     moe_status status = begin(p, &e, cfg, 0, err);
     if (status) return status;
-    tref tokens = stage_in(&e, "tokens", cfg->staging->tokens, MOE_I32, T);
+    batch_refs batch = stage_batch(&e, cfg->staging, T, 0);
     tref logits = tref_new(&e, "logits.all", m->act, T, m->cfg.vocab, 0);
     e.mb = 0;
-    emit_microbatch_logits(&e, tokens, logits);
+    emit_microbatch_logits(&e, &batch, logits);
     stage_out(&e, "logits.out", cfg->staging->logits, logits, T * m->cfg.vocab);
+    return program_order(p, m->parts, err);
+}
+
+moe_status step_build_dump(program *p, const step_cfg *cfg, int with_grads, moe_err *err) {
+    const model *m = cfg->model;
+    staging *s = cfg->staging;
+    int64_t n_stats = (int64_t)model_n_stats(m);
+    emit e;
+    moe_status status = begin(p, &e, cfg, with_grads, err);
+    if (status) return status;
+    e.taps = &s->taps;
+    batch_refs all = stage_batch(&e, s, m->cfg.micro * m->cfg.seq, 1);
+    emit_divisors(&e, cfg, &all);
+    if (with_grads) {
+        zero_grads(&e);
+        emit_batch(&e, cfg, &all);
+        emit_reduce_grads(&e, cfg, 1);
+    } else {
+        e.mb = 0;
+        emit_microbatch_eval(&e, &all);
+    }
+    e.mb = -1;
+    e.phase = MOE_SCHED_REDUCE;
+    tref stats = tref_of(e.stats_all, MOE_F64, n_stats, 0, 0);
+    emit_all_reduce(&e, cfg, "stats.all_reduce", stats, n_stats, e.stats, m->cfg.layers + 1);
+    stage_out(&e, "stats.out", s->stats, stats, n_stats);
+    emit_touch_stats(&e, 0);
+    stage_out(&e, "valid.out", s->valid, e.divisor, 1);
+    stage_out(&e, "routed.out", s->routed + 1, e.routed, 1);
     return program_order(p, m->parts, err);
 }

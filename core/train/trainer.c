@@ -10,6 +10,7 @@
 
 /* ---- set-up ---- */
 static int arenas_of(const trainer_cfg *cfg) {
+    if (cfg->programs & TRAINER_DUMP_GRADS) return PARAMS_GRADS;
     if (!(cfg->programs & TRAINER_TRAIN)) return PARAMS_WEIGHTS;
     return cfg->optimizer.kind == OPTIMIZER_ADAMW ? PARAMS_MOMENTS : PARAMS_GRADS;
 }
@@ -53,44 +54,6 @@ static moe_status make_group(trainer *t, moe_err *err) {
     mesh_group(&t->mesh, MESH_DP, rank, ranks);
     moe_status status = t->parts->comm->group_create(t->parts->comm_self, "dp", ranks, dp, &t->dp_group, err);
     free(ranks);
-    return status;
-}
-
-/* One block of host memory, cut in pieces at 64-byte boundaries; without a base only the size is counted. */
-typedef struct cutter {
-    char *base;
-    uint64_t used;
-} cutter;
-
-static void *cut(cutter *c, uint64_t bytes) {
-    char *piece = c->base ? c->base + c->used : NULL;
-    c->used += (bytes + 63) / 64 * 64;
-    return piece;
-}
-
-static void lay_staging(trainer *t, char *base) {
-    const model_cfg *c = &t->cfg.model;
-    uint64_t tokens = (uint64_t)(c->micro * c->seq), all = tokens * t->n_micro;
-    cutter at = {base, 0};
-    staging *s = &t->staging;
-    s->tokens = cut(&at, all * 4);
-    s->targets = cut(&at, all * 4);
-    s->hyper = cut(&at, 16);
-    s->stop = cut(&at, 8);
-    s->stats = cut(&at, (2 + (uint64_t)c->layers * MODEL_MAX_LOSSES) * 8);
-    s->counts = cut(&at, (uint64_t)c->layers * c->experts * 8);
-    s->valid = cut(&at, 8);
-    s->norm = cut(&at, 8);
-    s->step = cut(&at, sizeof *s->step);
-    if (t->cfg.programs & TRAINER_LOGITS) s->logits = cut(&at, tokens * (uint64_t)c->vocab * 4);
-    t->staging_bytes = at.used;
-}
-
-static moe_status make_staging(trainer *t, moe_err *err) {
-    lay_staging(t, NULL);
-    moe_status status =
-        t->parts->device->alloc(t->parts->device_self, MOE_SPACE_HOST, t->staging_bytes, &t->staging_block, err);
-    if (!status) lay_staging(t, t->staging_block);
     return status;
 }
 
@@ -141,9 +104,13 @@ static moe_status check_memory(const trainer *t, moe_err *err) {
     return MOE_OK;
 }
 
+static moe_status build_dump(program *p, const step_cfg *cfg, moe_err *err) {
+    return step_build_dump(p, cfg, cfg->model->params.grad != NULL, err);
+}
+
 static moe_status make_programs(trainer *t, moe_err *err) {
     moe_status (*const build[PROGRAMS])(program *, const step_cfg *, moe_err *) = {step_build_train, step_build_eval,
-                                                                                   step_build_logits};
+                                                                                   step_build_logits, build_dump};
     const step_cfg cfg = {.model = t->model,
                           .optimizer = t->cfg.optimizer,
                           .n_micro = t->n_micro,
@@ -151,6 +118,7 @@ static moe_status make_programs(trainer *t, moe_err *err) {
                           .dp_size = t->mesh.degree[MESH_DP],
                           .dp_group = t->dp_group,
                           .memory_limit = t->cfg.memory_limit,
+                          .ignore_aux = t->cfg.ignore_aux,
                           .staging = &t->staging};
     moe_status status = MOE_OK;
     exec_lanes_init(&t->lanes, t->parts->device, t->parts->device_self, t->parts->cfg.rank);
@@ -185,7 +153,7 @@ moe_status trainer_create(trainer **out, const trainer_cfg *cfg, const parts_cfg
     if (!status) status = make_group(t, err);
     if (!status)
         status = model_create(&t->model, &cfg->model, t->parts, cfg->plan_only ? PARAMS_NONE : arenas_of(cfg), err);
-    if (!status) status = make_staging(t, err);
+    if (!status) status = staging_make(t, err);
     if (!status) status = make_programs(t, err);
     if (!status) status = compare_collectives(t, err);
     if (!status && !cfg->plan_only) status = start_programs(t, err);
@@ -236,11 +204,18 @@ uint32_t trainer_nodes(const trainer *t) {
 
 /* ---- a step ---- */
 /* Sequences of microbatch i on this rank: the ranks' microbatches lie side by side in the global batch. */
-static void fill_batch(trainer *t, int split, int64_t first, uint32_t i) {
+static moe_status fill_batch(trainer *t, int split, int64_t first, uint32_t i, moe_err *err) {
     const model_cfg *c = &t->cfg.model;
     int64_t T = c->micro * c->seq;
     int64_t sample = first + ((int64_t)i * t->mesh.degree[MESH_DP] + t->dp_rank) * c->micro;
-    data_fill(t->cfg.data, split, sample, c->micro, t->staging.tokens + i * T, t->staging.targets + i * T);
+    staging *s = &t->staging;
+    int32_t *docs = s->docs ? s->docs + i * T : NULL;
+    moe_status status =
+        data_fill(t->cfg.data, split, sample, c->micro, s->tokens + i * T, s->targets + i * T, docs, err);
+    for (int64_t j = 0; j < T && docs && !status; j++) s->mask[i * T + j] = docs[j] >= 0;
+    s->routed[0] = T * t->n_micro * t->mesh.degree[MESH_DP];
+    if (status) trainer_abort(t, err->msg); /* the other ranks go on to communicate */
+    return status;
 }
 
 /* Mean over MoE layers and tokens of the router loss of this name; NaN where no layer reports it. */
@@ -254,7 +229,7 @@ static double router_value(const trainer *t, const char *name) {
                 sum += t->staging.stats[1 + (size_t)l * MODEL_MAX_LOSSES + i];
                 layers++;
             }
-    return layers ? sum / layers / (double)*t->staging.valid : (double)NAN;
+    return layers ? sum / layers / (double)t->staging.routed[1] : (double)NAN;
 }
 
 static void expert_load(const trainer *t, step_result *out) {
@@ -284,6 +259,7 @@ static void collect(const trainer *t, double lr, step_result *out) {
                          .lr = lr,
                          .grad_norm = (double)s->norm[0],
                          .tokens = *s->valid,
+                         .dropped = s->drops[0] ? (double)s->drops[1] / (double)s->drops[0] : 0,
                          .stop = (int)s->stats[model_n_stats(t->model)]};
     expert_load(t, out);
 }
@@ -291,7 +267,10 @@ static void collect(const trainer *t, double lr, step_result *out) {
 moe_status trainer_step(trainer *t, int64_t step, int stop, step_result *out, moe_err *err) {
     const optimizer_cfg *o = &t->cfg.optimizer;
     staging *s = &t->staging;
-    for (uint32_t i = 0; i < t->n_micro; i++) fill_batch(t, DATA_TRAIN, (step - 1) * t->cfg.global, i);
+    moe_status status = MOE_OK;
+    for (uint32_t i = 0; !status && i < t->n_micro; i++)
+        status = fill_batch(t, DATA_TRAIN, (step - 1) * t->cfg.global, i, err);
+    if (status) return status;
     double lr = lr_at(&t->cfg.lr, step);
     *s->step = (uint64_t)step;
     *s->stop = stop ? 1 : 0;
@@ -299,7 +278,7 @@ moe_status trainer_step(trainer *t, int64_t step, int stop, step_result *out, mo
     s->hyper[1] = (float)(1 - pow((double)o->beta1, (double)step));
     s->hyper[2] = (float)(1 - pow((double)o->beta2, (double)step));
     s->hyper[3] = 0;
-    moe_status status = program_run(&t->programs[PROGRAM_TRAIN], err);
+    status = program_run(&t->programs[PROGRAM_TRAIN], err);
     if (status) return status;
     collect(t, lr, out);
     if (!isfinite(out->loss) || !isfinite(out->grad_norm))
@@ -316,8 +295,8 @@ moe_status trainer_eval(trainer *t, int64_t batches, double *loss, moe_err *err)
         return moe_fail(err, MOE_E_ARG, "the validation data hold no window of %lld tokens",
                         (long long)t->cfg.model.seq);
     for (int64_t i = 0; i < batches && i * slice < windows; i++) {
-        fill_batch(t, DATA_VALID, i * slice, 0);
-        moe_status status = program_run(&t->programs[PROGRAM_EVAL], err);
+        moe_status status = fill_batch(t, DATA_VALID, i * slice, 0, err);
+        if (!status) status = program_run(&t->programs[PROGRAM_EVAL], err);
         if (status) return status;
         sum += t->staging.stats[0];
         valid += *t->staging.valid;
@@ -328,18 +307,13 @@ moe_status trainer_eval(trainer *t, int64_t batches, double *loss, moe_err *err)
 
 moe_status trainer_logits(trainer *t, const int32_t *tokens, float *out, moe_err *err) {
     const model_cfg *c = &t->cfg.model;
-    int64_t T = c->micro * c->seq, n = T * c->vocab;
+    int64_t T = c->micro * c->seq;
     memcpy(t->staging.tokens, tokens, (size_t)T * sizeof *tokens);
+    for (int64_t i = 0; i < T && t->staging.docs; i++) {
+        t->staging.docs[i] = 0;
+        t->staging.mask[i] = 1;
+    }
     moe_status status = program_run(&t->programs[PROGRAM_LOGITS], err);
-    if (status) return status;
-    const uint16_t *half = t->staging.logits;
-    if (t->model->act == MOE_F32) {
-        memcpy(out, t->staging.logits, (size_t)n * sizeof *out);
-        return MOE_OK;
-    }
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t bits = (uint32_t)half[i] << 16;
-        memcpy(&out[i], &bits, sizeof bits);
-    }
-    return MOE_OK;
+    if (!status) staging_logits(t, out);
+    return status;
 }

@@ -2,13 +2,19 @@
  * process each), and all ranks make the same calls in the same order. */
 #ifndef CORE_TRAIN_TRAINER_H
 #define CORE_TRAIN_TRAINER_H
-#include "data/bytes.h"
+#include "data/data.h"
 #include "mesh/mesh.h"
 #include "model/config.h"
 #include "train/lr.h"
 #include "train/step.h"
 
-enum { TRAINER_TRAIN = 1, TRAINER_EVAL = 2, TRAINER_LOGITS = 4 }; /* programs to build */
+enum { /* programs to build */
+       TRAINER_TRAIN = 1,
+       TRAINER_EVAL = 2,
+       TRAINER_LOGITS = 4,
+       TRAINER_DUMP = 8,       /* trainer_dump */
+       TRAINER_DUMP_GRADS = 16 /* with TRAINER_DUMP and without TRAINER_TRAIN: gradients too */
+};
 
 typedef struct trainer_cfg {
     model_cfg model;
@@ -17,6 +23,7 @@ typedef struct trainer_cfg {
     mesh_cfg mesh;
     uint32_t programs;       /* TRAINER_* */
     int64_t global;          /* sequences a step over all ranks: a multiple of micro * dp */
+    int ignore_aux;          /* 1: trainer_dump gives gradients of the loss alone, without the routers' losses */
     int plan_only;           /* 1: graph, order and memory plan, but no memory and no executor: nothing can run */
     uint64_t memory_limit;   /* bytes of one rank, 0 = none */
     const data_reader *data; /* borrowed, shared by the ranks; NULL for TRAINER_LOGITS alone */
@@ -27,6 +34,7 @@ typedef struct step_result {
     double loss, aux_loss, z_loss, router_entropy; /* router values: mean over MoE layers; NaN where not reported */
     double lr, grad_norm;
     int64_t tokens;   /* valid tokens of the step */
+    double dropped;   /* fraction of all choices that the capacity dropped */
     double imbalance; /* max / mean choices of an expert, worst layer; NaN without experts */
     int64_t dead;     /* experts that no token chose, worst layer */
     int stop;         /* ranks that were asked to stop */
@@ -49,6 +57,21 @@ moe_status trainer_step(trainer *t, int64_t step, int stop, step_result *out, mo
 moe_status trainer_eval(trainer *t, int64_t batches, double *loss, moe_err *err);
 /* Logits [micro * seq, vocab] of tokens [micro * seq], F32, into out; ids outside the vocabulary are MOE_E_DATA. */
 moe_status trainer_logits(trainer *t, const int32_t *tokens, float *out, moe_err *err);
+/* Inner values of a dump; arrays of this rank, until the next call. */
+typedef struct trainer_values {
+    double loss;   /* mean over the valid targets of all ranks */
+    int64_t valid; /* their number; 0: loss is not a number */
+    /* [layers], NULL in dense ones: [T,E] as projected (bias included), [T,k], [T,k] as the router left them */
+    float *const *router_logits;
+    int32_t *const *expert_ids;
+    float *const *expert_weights;
+} trainer_values;
+/* [collective] tokens [micro * seq] of this rank, mask [micro * seq] (0 = padding: not attended to, no target, not
+ * routed; needs model_cfg.documents) or NULL; targets are the next tokens inside each row. Nothing is trained, no
+ * jitter drawn. Gradients: trainer_read. */
+moe_status trainer_dump(trainer *t, const int32_t *tokens, const uint8_t *mask, trainer_values *out, moe_err *err);
+/* Logits [micro * seq, vocab] of the last dump, F32. */
+void trainer_dump_logits(const trainer *t, float *out);
 trainer_memory trainer_memory_of(const trainer *t);
 const char *trainer_device_name(const trainer *t); /* for people; lives as long as the trainer */
 /* [main] GFLOP/s of the best of several FP32 products of 1024^3 on the device, now; 0 = the device has no products.

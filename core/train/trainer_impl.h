@@ -1,9 +1,9 @@
-/* What trainer.c and state.c share. */
+/* What the files of the trainer share: trainer.c, staging.c, dump.c, state.c, peak.c. */
 #ifndef CORE_TRAIN_TRAINER_IMPL_H
 #define CORE_TRAIN_TRAINER_IMPL_H
 #include "train/trainer.h"
 
-enum { PROGRAM_TRAIN, PROGRAM_EVAL, PROGRAM_LOGITS, PROGRAMS };
+enum { PROGRAM_TRAIN, PROGRAM_EVAL, PROGRAM_LOGITS, PROGRAM_DUMP, PROGRAMS };
 
 struct trainer {
     trainer_cfg cfg;
@@ -20,5 +20,9 @@ struct trainer {
     void *arena;
     uint64_t arena_bytes;
 };
+
+/* staging.c: allocates and lays out t->staging; logits of the staging [T, vocab] as FP32. */
+moe_status staging_make(trainer *t, moe_err *err);
+void staging_logits(const trainer *t, float *out);
 
 #endif

@@ -1,6 +1,7 @@
 /* Plugins by dlopen, options from the published defaults. */
 #include "rig.h"
 
+#include <io/fs.h>
 #include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -21,7 +22,7 @@ rig_cfg rig_default(void) {
                                         .seq = 16,
                                         .micro = 2,
                                         .head_rows = 24,
-                                        .rope_theta = 10000,
+                                        .rope.theta = 10000,
                                         .norm_eps = 1e-6F,
                                         .init_std = 0.1F,
                                         .seed = 3},
@@ -33,24 +34,41 @@ rig_cfg rig_default(void) {
     return c;
 }
 
-data_reader *rig_data(int64_t seq) {
-    char path[] = "/tmp/moehost-rig-XXXXXX";
-    int fd = mkstemp(path);
-    ck_assert_int_ge(fd, 0);
-    enum { BYTES = 20000 };
-    unsigned char text[BYTES];
-    moe_random_key key = moe_random_key_make(11, MOE_RANDOM_DATA, "rig");
-    for (int i = 0; i < BYTES; i++) /* half of the bytes follow from the one before: something to learn */
-        text[i] = i % 2 ? (unsigned char)(text[i - 1] * 7 + 3)
-                        : (unsigned char)(97u + moe_random_words(key, (uint64_t)i, 0).v[0] % 26u);
-    ck_assert_int_eq(write(fd, text, BYTES), BYTES);
-    close(fd);
-    const char *const files[] = {path};
-    const data_config cfg = {.train = files, .n_train = 1, .valid_fraction = 0.2, .seq_len = seq, .seed = 5};
+void rig_balance(rig_cfg *c) {
+    c->router[0] = (moe_kv){"aux_coef", "0.02"};
+    c->router[1] = (moe_kv){"aux_scope", "sequence"};
+    c->router[2] = (moe_kv){"z_coef", "0.001"};
+}
+
+/* One file of made-up text in dir. Half of the bytes follow from the one before: something to learn. */
+static void write_text(const char *dir, int number, int bytes) {
+    char path[64];
+    moe_random_key key = moe_random_key_make(11 + (uint64_t)number, MOE_RANDOM_DATA, "rig");
+    snprintf(path, sizeof path, "%s/%03d", dir, number);
+    FILE *f = fopen(path, "w");
+    ck_assert_ptr_nonnull(f);
+    for (int i = 0, last = 0; i < bytes; i++) {
+        last = i % 2 ? (unsigned char)(last * 7 + 3)
+                     : (unsigned char)(97u + moe_random_words(key, (uint64_t)i, 0).v[0] % 26u);
+        fputc(last, f);
+    }
+    ck_assert_int_eq(fclose(f), 0);
+}
+
+data_reader *rig_data(int64_t seq, int documents) {
+    enum { BYTES = 20000, FILES = 200 };
+    char dir[] = "/tmp/moehost-rig-XXXXXX", pattern[64];
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+    snprintf(pattern, sizeof pattern, "%s/*", dir);
+    int n = documents ? FILES : 1;
+    for (int i = 0; i < n; i++) write_text(dir, i, n > 1 ? 5 + i % 37 : BYTES);
+    const char *const files[] = {pattern};
+    const data_config cfg = {
+        .train = files, .n_train = 1, .valid_fraction = 0.2, .seq_len = seq, .seed = 5, .documents = documents};
     data_reader *out = NULL;
     moe_err err = {.size = sizeof err};
     moe_status status = data_open(&cfg, &out, &err);
-    unlink(path);
+    ck_assert(!fs_remove_tree(dir, &(moe_err){.size = sizeof err}));
     ck_assert_msg(!status, "%s", err.msg);
     return out;
 }
@@ -71,7 +89,7 @@ static void log_line(void *arg, int32_t level, const char *part, const char *msg
 }
 
 moe_status rig_try_open(rig *r, const rig_cfg *cfg, rank_env *env, moe_err *err) {
-    *r = (rig){.data = rig_data(cfg->trainer.model.seq)};
+    *r = (rig){.data = rig_data(cfg->trainer.model.seq, cfg->trainer.model.documents)};
     const moe_kv device[] = {{"threads", cfg->threads}, {NULL, NULL}};
     r->parts = (parts_cfg){.device = ref_of(plugin_open("device", "cpu"), r->kv[0], device),
                            .comm = ref_of(plugin_open("comm", "threads"), r->kv[1], NULL),
@@ -89,8 +107,11 @@ moe_status rig_try_open(rig *r, const rig_cfg *cfg, rank_env *env, moe_err *err)
         r->parts.scheduler.kv = cfg->scheduler_kv;
         r->parts.scheduler.n_kv = cfg->n_scheduler_kv;
     }
-    for (uint32_t l = 0; l < cfg->trainer.model.layers; l++)
+    if (cfg->comm) r->parts.comm.table = cfg->comm;
+    for (uint32_t l = 0; l < cfg->trainer.model.layers; l++) {
         r->routers[l] = ref_of(plugin_open("router", "topk"), r->kv[4], cfg->router);
+        if (cfg->router_table) r->routers[l].table = cfg->router_table;
+    }
     trainer_cfg t = cfg->trainer;
     t.data = r->data;
     t.mesh.world = cfg->world;
@@ -121,6 +142,14 @@ void rig_close(rig *r) {
     trainer_destroy(r->t);
     data_close(r->data);
     *r = (rig){0};
+}
+
+step_result rig_step(rig *r, int64_t step) {
+    step_result out;
+    moe_err err = {.size = sizeof err};
+    moe_status status = trainer_step(r->t, step, 0, &out, &err);
+    ck_assert_msg(!status, "%s", err.msg);
+    return out;
 }
 
 float *rig_tensors(const rig *r, int gradient, int64_t *count) {

@@ -15,13 +15,18 @@ typedef struct rig_cfg {
     const moe_scheduler_v0 *scheduler; /* NULL = the built serial */
     const moe_kv *scheduler_kv;        /* [n] for it */
     uint64_t n_scheduler_kv;
+    const moe_comm_v0 *comm;           /* NULL = the built threads */
+    const moe_router_v0 *router_table; /* for the options of topk; NULL = the built topk */
 } rig_cfg;
 
 /* A model of 2 layers (first n dense), 4 experts, top-2, hidden 32, seq 16, on FP32, SGD, one rank. */
 rig_cfg rig_default(void);
 
-/* Made-up text, the same in every process; written once a test program into a temporary file. */
-data_reader *rig_data(int64_t seq);
+/* Balance loss per sequence, so that a choice never sees how sequences are grouped, and z-loss: router[0..2]. */
+void rig_balance(rig_cfg *c);
+
+/* Made-up text, the same in every process, of one file, or of many short ones that are documents. */
+data_reader *rig_data(int64_t seq, int documents);
 
 /* The trainer of one rank. env: from ranks_run, or NULL for one rank. parts are kept until rig_close. */
 typedef struct rig {
@@ -35,6 +40,9 @@ void rig_open(rig *r, const rig_cfg *cfg, rank_env *env);
 /* As rig_open, but returns the error instead of failing the test. */
 moe_status rig_try_open(rig *r, const rig_cfg *cfg, rank_env *env, moe_err *err);
 void rig_close(rig *r);
+
+/* Runs optimiser step number `step`; fails the test when the step fails. */
+step_result rig_step(rig *r, int64_t step);
 
 /* All gradients (or weights), in order of the table; owned by the caller (free). */
 float *rig_tensors(const rig *r, int gradient, int64_t *count);

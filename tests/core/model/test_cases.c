@@ -7,15 +7,8 @@
 #include <unistd.h>
 
 #include "rig.h"
+#include "run_suite.h"
 #include "train/trainer_impl.h"
-
-static step_result one_step(rig *r, int64_t step) {
-    step_result out;
-    moe_err err = {.size = sizeof err};
-    moe_status status = trainer_step(r->t, step, 0, &out, &err);
-    ck_assert_msg(!status, "%s", err.msg);
-    return out;
-}
 
 static float *read_all(const rig *r, const char *name, int gradient, int64_t *n) {
     moe_err err = {.size = sizeof err};
@@ -41,7 +34,7 @@ static void starved_rank(rank_env *env) {
     rig_open(&r, c, env);
     starve(&r);
     float *before = read_all(&r, "layers.0.experts.w1", 0, &n);
-    step_result out = one_step(&r, 1);
+    step_result out = rig_step(&r, 1);
     ck_assert(out.dead == 2 && fabs(out.imbalance - 2) < 1e-12);
     float *g = read_all(&r, "layers.0.experts.w1", 1, &n), *after = read_all(&r, "layers.0.experts.w1", 0, &n);
     int64_t half = n / 2;
@@ -77,7 +70,7 @@ START_TEST(C054_C065_stale_memory_is_never_read) {
     rig_open(&dirty, &c, NULL);
     for (int step = 1; step <= 3; step++) {
         memset(dirty.t->arena, 0xff, dirty.t->arena_bytes);
-        double a = one_step(&clean, step).loss, b = one_step(&dirty, step).loss;
+        double a = rig_step(&clean, step).loss, b = rig_step(&dirty, step).loss;
         int64_t n = 0;
         float *x = rig_tensors(&clean, 1, &n), *y = rig_tensors(&dirty, 1, &n);
         ck_assert_msg(a == b, "step %d: loss %.17g and %.17g", step, a, b);
@@ -97,7 +90,7 @@ static void mixed_rank(rank_env *env) {
     moe_err err = {.size = sizeof err};
     rig_open(&r, env->arg, env);
     for (int step = 1; step <= 4; step++) {
-        step_result out = one_step(&r, step);
+        step_result out = rig_step(&r, step);
         ck_assert(isfinite(out.aux_loss) && out.aux_loss > 0.99);
         ck_assert_msg(!trainer_eval(r.t, 2, &loss, &err), "%s", err.msg);
         ck_assert(isfinite(loss));
@@ -164,7 +157,7 @@ START_TEST(C064_C104_state_is_found_by_name_never_by_place) {
     ck_assert_msg(!trainer_load(b.t, dir, 1, &err), "%s", err.msg);
     float *v = read_all(&b, "layers.1.experts.w1", 0, &n);
     ck_assert(memcmp(v, w, (size_t)n * sizeof *v) == 0);
-    for (int step = 1; step <= 2; step++) ck_assert(one_step(&a, step).loss == one_step(&b, step).loss);
+    for (int step = 1; step <= 2; step++) ck_assert(rig_step(&a, step).loss == rig_step(&b, step).loss);
     free(w);
     free(v);
     rig_close(&a);
@@ -179,16 +172,10 @@ START_TEST(C064_C104_state_is_found_by_name_never_by_place) {
 END_TEST
 
 int main(void) {
-    Suite *s = suite_create("cases");
     TCase *t = tcase_create("cases");
     tcase_add_loop_test(t, C041_C045_C086_experts_without_tokens_get_zero_and_still_step, 1, 3);
     tcase_add_loop_test(t, C054_C065_stale_memory_is_never_read, 0, 2);
     tcase_add_test(t, C031_C083_dense_and_moe_layers_on_every_rank);
     tcase_add_test(t, C064_C104_state_is_found_by_name_never_by_place);
-    suite_add_tcase(s, t);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed != 0;
+    return run_suite("cases", t);
 }

@@ -27,7 +27,7 @@ static rig_cfg large(const char *precision) {
                                   .seq = 256,
                                   .micro = 4,
                                   .head_rows = 256,
-                                  .rope_theta = 10000,
+                                  .rope.theta = 10000,
                                   .norm_eps = 1e-6F,
                                   .init_std = 0.05F,
                                   .seed = 3};

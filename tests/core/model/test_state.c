@@ -184,9 +184,9 @@ START_TEST(a_save_that_fails_leaves_no_file) {
     ck_fails(trainer_save(r.t, scratch_path("none"), refuse_key, NULL, err), MOE_E_ARG, "please");
     ck_assert_int_eq(scratch_count("none"), 0);
     uint64_t keys = 0;
-    ck_fails(trainer_save(r.t, scratch_path("no such directory"), count_key, &keys, err), MOE_E_DATA,
+    ck_fails(trainer_save(r.t, scratch_path("no such directory"), count_key, &keys, err), MOE_E_IO,
              "no such directory");
-    ck_fails(trainer_load(r.t, scratch_path("none"), 1, err), MOE_E_DATA, "model.safetensors");
+    ck_fails(trainer_load(r.t, scratch_path("none"), 1, err), MOE_E_IO, "model.safetensors");
     rig_close(&r);
 }
 END_TEST
