@@ -21,7 +21,7 @@ enum { /* exit codes, a contract with scripts */
 };
 
 typedef struct command_option {
-    const char *name; /* "steps": --steps */
+    const char *name; /* "steps": --steps; one letter, "o": -o */
     const char *arg;  /* "N"; NULL = a flag */
     const char *type; /* grammar of value.h, checked; NULL for a flag */
     bool repeats;     /* may be given several times */
@@ -83,7 +83,10 @@ int command_finish(int code);
 /* The commands. Those that a build lacks are not in the table. */
 int cmd_run(int argc, char **argv);
 int cmd_check(int argc, char **argv);
+int cmd_eval(int argc, char **argv);
 int cmd_generate(int argc, char **argv);
+int cmd_import(int argc, char **argv);
+int cmd_export(int argc, char **argv);
 int cmd_plugins(int argc, char **argv);
 int cmd_help(int argc, char **argv);
 

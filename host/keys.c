@@ -17,7 +17,11 @@ static const key_row data_keys[] = {
     {"train", "path list", "", "files or globs; needed by run and check"},
     {"valid", "path list", "", "files or globs for evaluation; empty: the ends of the training files"},
     {"valid_fraction", "float 0..0.999999", "0.1", "end of every training file kept for evaluation, without valid"},
-    {"format", "enum bytes", "bytes", "bytes: every byte is a token 0..255"},
+    {"format", "enum bytes|tokens|megatron", "bytes",
+     "bytes: every byte is a token; tokens: plain little-endian numbers; megatron: .bin with .idx"},
+    {"token_dtype", "enum u16|u32|i32", "u16", "numbers of a plain token file"},
+    {"weights", "list", "", "how often each item of train is drawn from; empty: in proportion to its tokens"},
+    {"documents", "bool", "false", "attention and targets stay within a document (a file, with format = bytes)"},
     {"seq_len", "int 1..1048576", "256", "tokens of a sequence"},
 };
 static const key_row model_keys[] = {
@@ -34,10 +38,44 @@ static const key_row model_keys[] = {
     {"shared_experts", "int 0..1048576", "0", "experts of a MoE layer that see every token"},
     {"shared_ffn", "int 0..16777216", "0", "FFN width of one shared expert"},
     {"vocab", "int 1..16777216", "256", "token ids"},
+    {"attention", "enum gqa|mla", "gqa", "gqa: heads share key-value heads; mla: multi-head latent attention"},
+    {"q_lora", "int 0..1048576", "0", "mla: rank of the queries, 0 = full"},
+    {"kv_lora", "int 0..1048576", "0", "mla: rank of keys and values"},
+    {"v_dim", "int 0..65536", "0", "mla: elements of a value head; 0 = head_dim"},
+    {"qk_norm", "enum none|head|full", "none", "RMSNorm of queries and keys: of each head, or of all heads as one row"},
+    {"qkv_bias", "bool", "false", "biases on queries, keys and values"},
+    {"out_bias", "bool", "false", "a bias on the output of attention"},
+    {"sinks", "bool", "false", "a learned logit a head that takes part in the softmax of attention"},
+    {"window", "int 0..1073741824", "0", "tokens that a query sees, itself included, in layers that slide; 0 = all"},
+    {"window_pattern", "string", "s", "s: the layer slides, f: it sees all; repeated over the layers"},
     {"rope_theta", "float 1..1e15", "10000", "base of the rotary embedding"},
+    {"rotary_dim", "int 0..65536", "0", "elements of a head that turn, even; 0 = head_dim; mla: the shared part"},
+    {"rope_interleaved", "bool", "false", "neighbours turn together, instead of the halves of a head"},
+    {"rope_scaling", "enum none|linear|yarn", "none", "how positions are stretched"},
+    {"rope_factor", "float 1..1e6", "1", "linear, yarn: stretch"},
+    {"rope_original", "int 0..1073741824", "0", "yarn: sequence length before it was stretched"},
+    {"rope_beta_fast", "float 0..1e6", "32", "yarn: dimensions that turn more often keep their frequency"},
+    {"rope_beta_slow", "float 0..1e6", "1", "yarn: dimensions that turn less often are stretched in full"},
+    {"rope_mscale", "float 0..1e6", "0", "yarn: weight of the logarithm in the amplitude; 0 = not given"},
+    {"rope_mscale_all_dim", "float 0..1e6", "0", "yarn: the same for the scale of attention; 0 = not given"},
+    {"rope_attention_factor", "float 0..1e6", "0", "yarn: amplitude; 0 = 0.1 ln(factor) + 1"},
+    {"rope_truncate", "bool", "true", "yarn: the bounds of the ramp are whole numbers"},
+    {"activation", "enum swiglu|clamped_swiglu", "swiglu", "clamped_swiglu: of gpt-oss"},
+    {"activation_alpha", "float 0..1000", "1.702", "clamped_swiglu: factor inside the sigmoid"},
+    {"activation_limit", "float 1e-6..1e6", "7", "clamped_swiglu: where gate and up are cut"},
+    {"expert_biases", "bool", "false", "biases on both products of the experts"},
+    {"router_bias", "bool", "false", "a trained bias on the router's logits"},
+    {"shared_gate", "bool", "false", "a sigmoid gate on the shared experts"},
     {"norm_eps", "float 1e-30..1", "1e-6", "added to the mean square in RMSNorm"},
     {"init_std", "float 0..10", "0.02", "standard deviation of initial weights"},
     {"tied", "bool", "false", "the output head is the embedding table"},
+    {"weights", "path list", "", "folder of a Hugging Face model that the run starts from; empty: random weights"},
+};
+static const key_row capacity_keys[] = {
+    {"factor", "float 0..1e9", "0", "an expert takes at most factor * tokens * top_k / experts; 0 = dropless"},
+    {"drop", "enum prob|position", "prob", "who stays: the largest weights, or the first tokens"},
+    {"scope", "enum shard|sequence", "shard", "tokens that share a capacity: a microbatch of a rank, or a sequence"},
+    {"pad", "bool", "false", "every expert has exactly its capacity of rows"},
 };
 static const key_row plugin_keys[] = {
     {"plugin", "string", "", "id of an installed plugin, or the path of a .so (from the recipe's folder)"},
@@ -80,6 +118,7 @@ static const key_row memory_keys[] = {
 static const key_row checkpoint_keys[] = {
     {"every", "int 0..1000000000000", "0", "steps between checkpoints, 0 = at the end only"},
     {"keep", "int 1..1000000", "2", "newest checkpoints kept"},
+    {"keep_every", "int 0..1000000000000", "0", "checkpoints of steps that it divides are kept for good, 0 = none"},
 };
 
 #define ROWS(keys_) .keys = keys_, .n_keys = sizeof keys_ / sizeof keys_[0]
@@ -87,6 +126,7 @@ static const section_row sections[] = {
     {"run", "name, length and output of the run", ROWS(run_keys)},
     {"data", "what is read", ROWS(data_keys)},
     {"model", "sizes of the model", ROWS(model_keys)},
+    {"capacity", "how many rows an expert takes", ROWS(capacity_keys)},
     {"router", "who chooses experts", ROWS(plugin_keys), .plugin = "topk", .layers = true},
     {"dispatcher", "how rows get to their experts", ROWS(plugin_keys), .plugin = "local", .layers = true},
     {"precision", "number format of linear layers", ROWS(plugin_keys), .plugin = "fp32", .layers = true, .parts = true},

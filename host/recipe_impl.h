@@ -1,5 +1,5 @@
-/* Inside of the recipe module: recipe.c reads, recipe_plugins.c handles plugin sections, recipe_check.c finds
- * contradictions and derives values, recipe_print.c writes. */
+/* Inside of the recipe module: recipe.c reads, recipe_plugins.c handles plugin sections, recipe_check.c and
+ * recipe_model.c find contradictions and derive values, recipe_print.c writes. */
 #ifndef HOST_RECIPE_IMPL_H
 #define HOST_RECIPE_IMPL_H
 #include "keys.h"
@@ -56,5 +56,17 @@ void recipe_plugins_finish(recipe *r);
 
 /* recipe_check.c */
 void recipe_check(recipe *r, unsigned flags);
+/* Reports an error about a key's value. */
+__attribute__((format(printf, 4, 5))) void recipe_conflict(recipe *r, const char *section, const char *key,
+                                                           const char *format, ...);
+/* Reports a key that was given, other than its default, though it has no effect. */
+void recipe_refuse_useless(recipe *r, const char *section, const char *key, const char *why);
+/* Sets a whole number that follows from other keys. */
+void recipe_derive(recipe *r, const char *section, const char *key, int64_t i);
+/* Is the value of an enum this word? */
+bool recipe_is_word(const recipe *r, const char *section, const char *key, const char *word);
+
+/* recipe_model.c */
+void recipe_check_model(recipe *r);
 
 #endif

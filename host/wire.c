@@ -1,7 +1,7 @@
 /* From recipe to session: plugin by plugin, then sizes. */
 #include "wire.h"
 
-#include <data/bytes.h>
+#include <data/data.h>
 #include <inttypes.h>
 #include <io/fs.h>
 #include <mesh/mesh.h>
@@ -12,6 +12,7 @@
 #include "command.h"
 #include "options.h"
 #include "progress.h"
+#include "wire_impl.h"
 
 enum { MAX_THREAD_RANKS = 1024 };
 
@@ -146,47 +147,6 @@ static int wire_parts(session *s, recipe *r, loader *l, err_list *errs) {
 }
 
 /* ---- sizes ---- */
-static void wire_model(model_cfg *m, const recipe *r) {
-    *m = (model_cfg){.layers = (uint32_t)recipe_int(r, "model", "layers"),
-                     .dense_layers = (uint32_t)recipe_int(r, "model", "dense_layers"),
-                     .heads = (uint32_t)recipe_int(r, "model", "heads"),
-                     .kv_heads = (uint32_t)recipe_int(r, "model", "kv_heads"),
-                     .head_dim = (uint32_t)recipe_int(r, "model", "head_dim"),
-                     .experts = (uint32_t)recipe_int(r, "model", "experts"),
-                     .top_k = (uint32_t)recipe_int(r, "model", "top_k"),
-                     .hidden = recipe_int(r, "model", "hidden"),
-                     .vocab = recipe_int(r, "model", "vocab"),
-                     .expert_ffn = recipe_int(r, "model", "expert_ffn"),
-                     .dense_ffn = recipe_int(r, "model", "dense_ffn"),
-                     .shared_ffn = recipe_int(r, "model", "shared_experts") * recipe_int(r, "model", "shared_ffn"),
-                     .seq = recipe_int(r, "data", "seq_len"),
-                     .micro = recipe_int(r, "batch", "micro"),
-                     .head_rows = recipe_int(r, "memory", "head_rows"),
-                     .rope_theta = (float)recipe_float(r, "model", "rope_theta"),
-                     .norm_eps = (float)recipe_float(r, "model", "norm_eps"),
-                     .init_std = (float)recipe_float(r, "model", "init_std"),
-                     .tied = recipe_bool(r, "model", "tied"),
-                     .seed = (uint64_t)recipe_int(r, "run", "seed")};
-}
-
-static void wire_optimizer(trainer_cfg *t, const recipe *r) {
-    static const char *const schedules[] = {"constant", "cosine", "linear", "wsd"};
-    t->optimizer =
-        (optimizer_cfg){.kind = strcmp(recipe_word(r, "optimizer", "kind"), "sgd") ? OPTIMIZER_ADAMW : OPTIMIZER_SGD,
-                        .beta1 = (float)recipe_float(r, "optimizer", "beta1"),
-                        .beta2 = (float)recipe_float(r, "optimizer", "beta2"),
-                        .eps = (float)recipe_float(r, "optimizer", "eps"),
-                        .weight_decay = (float)recipe_float(r, "optimizer", "weight_decay"),
-                        .clip = (float)recipe_float(r, "optimizer", "clip")};
-    t->lr = (lr_config){.lr = recipe_float(r, "optimizer", "lr"),
-                        .min_fraction = recipe_float(r, "optimizer", "min_lr"),
-                        .warmup = recipe_int(r, "optimizer", "warmup"),
-                        .decay = recipe_int(r, "optimizer", "decay"),
-                        .total = recipe_int(r, "run", "steps")};
-    for (int i = 0; i < 4; i++)
-        if (strcmp(recipe_word(r, "optimizer", "schedule"), schedules[i]) == 0) t->lr.schedule = i;
-}
-
 /* Ranks and degrees; what this version cannot run is refused where it is written. */
 static int wire_mesh(session *s, const recipe *r, err_list *errs) {
     static const char *const axes[] = {"tp", "cp", "pp", "vpp", "ep", "etp"};
@@ -229,31 +189,63 @@ static void note_data(void *ctx, const char *text) {
     fprintf(stderr, "moehost: note: %s\n", text);
 }
 
+/* [data] weights: one number above 0 for each item of train. NULL with an error when it does not fit. */
+static double *read_weights(const recipe *r, size_t n_train, size_t *n, err_list *errs) {
+    const char *const *text = recipe_list(r, "data", "weights", n);
+    double *out = calloc(*n + 1, sizeof *out);
+    if (!out) err_list_add(errs, "out of memory for the data");
+    for (size_t i = 0; out && i < *n; i++) {
+        char *end = NULL;
+        out[i] = strtod(text[i], &end);
+        if (*n == n_train && end != text[i] && !*end && out[i] > 0 && out[i] < 1e30) continue;
+        err_list_add(errs, "%s: want one number above 0 for each of the %zu items of train, not '%.40s' of %zu",
+                     recipe_get(r, "data", "weights")->where, n_train, text[i], *n);
+        free(out);
+        out = NULL;
+    }
+    return out;
+}
+
+static int word_of(const recipe *r, const char *key, const char *const *words, int n) {
+    for (int i = 0; i < n; i++)
+        if (strcmp(recipe_word(r, "data", key), words[i]) == 0) return i;
+    return 0;
+}
+
+static int open_data(session *s, const recipe *r, const data_config *cfg, err_list *errs) {
+    moe_err err = {.size = sizeof err};
+    moe_status status = data_open(cfg, &s->data, &err);
+    if (!status) return 0;
+    /* the reader says "train: " or "valid: " where it knows; the place says it too */
+    bool valid = strncmp(err.msg, "valid: ", 7) == 0, named = valid || strncmp(err.msg, "train: ", 7) == 0;
+    const char *where = recipe_get(r, "data", valid && cfg->n_valid ? "valid" : "train")->where;
+    err_list_add(errs, "%s: %s", where, named ? err.msg + 7 : err.msg);
+    return wire_exit_code(status);
+}
+
 static int wire_data(session *s, const recipe *r, err_list *errs) {
-    size_t n_train = 0, n_valid = 0;
+    static const char *const formats[] = {"bytes", "tokens", "megatron"}, *const dtypes[] = {"u16", "u32", "i32"};
+    size_t n_train = 0, n_valid = 0, n_weights = 0;
     data_config cfg = {.base = recipe_dir(r),
                        .train = recipe_list(r, "data", "train", &n_train),
                        .valid = recipe_list(r, "data", "valid", &n_valid),
                        .valid_fraction = recipe_float(r, "data", "valid_fraction"),
+                       .format = word_of(r, "format", formats, 3),
+                       .token_dtype = word_of(r, "token_dtype", dtypes, 3),
+                       .documents = recipe_bool(r, "data", "documents"),
+                       .vocab = s->trainer.model.vocab,
                        .seq_len = s->trainer.model.seq,
                        .seed = s->trainer.model.seed,
                        .note = note_data};
+    double *weights = read_weights(r, n_train, &n_weights, errs);
+    if (!weights) return EXIT_CODE_USAGE;
     cfg.n_train = n_train;
     cfg.n_valid = n_valid;
-    moe_err err = {.size = sizeof err};
-    moe_status status = data_open(&cfg, &s->data, &err);
-    if (status) {
-        /* the reader says "train: " or "valid: " where it knows; the place says it too */
-        bool valid = strncmp(err.msg, "valid: ", 7) == 0, named = valid || strncmp(err.msg, "train: ", 7) == 0;
-        const char *where = recipe_get(r, "data", valid && n_valid ? "valid" : "train")->where;
-        err_list_add(errs, "%s: %s", where, named ? err.msg + 7 : err.msg);
-        return wire_exit_code(status);
-    }
-    if (s->trainer.model.vocab < 256) {
-        err_list_add(errs, "%s: bytes need vocab = 256 or more, not %lld", recipe_get(r, "model", "vocab")->where_key,
-                     (long long)s->trainer.model.vocab);
-        return 2;
-    }
+    cfg.weights = weights;
+    cfg.n_weights = n_weights;
+    int code = open_data(s, r, &cfg, errs);
+    free(weights);
+    if (code) return code;
     if (data_count_windows(s->data, DATA_VALID) < 1) s->eval_batches = 0;
     s->trainer.data = s->data;
     return 0;
@@ -289,9 +281,13 @@ static int wire_session(session *s, recipe *r, loader *l, uint32_t programs, err
                    .eval_every = recipe_int(r, "run", "eval_every"),
                    .eval_batches = recipe_int(r, "run", "eval_batches"),
                    .ckpt_every = recipe_int(r, "checkpoint", "every"),
-                   .ckpt_keep = recipe_int(r, "checkpoint", "keep")};
+                   .ckpt_keep = recipe_int(r, "checkpoint", "keep"),
+                   .ckpt_keep_every = recipe_int(r, "checkpoint", "keep_every")};
     snprintf(s->name, sizeof s->name, "%s", recipe_string(r, "run", "name"));
     snprintf(s->out, sizeof s->out, "%s", recipe_string(r, "run", "out"));
+    size_t n_weights = 0;
+    const char *const *weights = recipe_list(r, "model", "weights", &n_weights);
+    s->weights = n_weights ? weights[0] : NULL;
     wire_model(&s->trainer.model, r);
     wire_optimizer(&s->trainer, r);
     s->trainer.programs = programs;

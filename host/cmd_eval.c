@@ -1,0 +1,75 @@
+/* moehost eval: the numbers of a model on given tokens, for comparison with other implementations. */
+#include <exec/exec.h>
+#include <inttypes.h>
+#include <io/checkpoint.h>
+#include <moe/options.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "eval.h"
+#include "identity.h"
+#include "stop.h"
+#include "wire.h"
+
+/* The batch decides what the recipe's [data] and [batch] decide in training. */
+static moe_status fit(session *s, const eval_batch *b, moe_err *err) {
+    model_cfg *m = &s->trainer.model;
+    if (b->rows % s->ranks)
+        return moe_fail(err, MOE_E_ARG, "%" PRId64 " rows of tokens are no multiple of %u ranks", b->rows, s->ranks);
+    m->seq = b->seq;
+    m->micro = b->rows / s->ranks;
+    m->documents = b->mask != NULL;
+    s->trainer.global = b->rows;
+    return MOE_OK;
+}
+
+static moe_status check_checkpoint(const session *s, const char *dir, moe_err *err) {
+    ckpt_view *view = NULL;
+    moe_status status = ckpt_open(dir, &view, err); /* verifies the checksums */
+    if (!status) status = identity_check(view, s, IDENTITY_MODEL, err);
+    ckpt_close(view);
+    return status;
+}
+
+static moe_status evaluate(session *s, const command_args *args, moe_err *err) {
+    size_t n = 0;
+    const char *const *weights = recipe_list(s->recipe, "model", "weights", &n);
+    eval_options o = {.checkpoint = command_value(args, "ckpt"),
+                      .weights = n ? weights[0] : NULL,
+                      .dump = command_value(args, "dump"),
+                      .grads = command_flag(args, "grads")};
+    eval_batch batch;
+    moe_status status = eval_batch_read(command_value(args, "in"), s->trainer.model.vocab, &batch, err);
+    if (status) return status;
+    status = fit(s, &batch, err);
+    if (!status && o.checkpoint) status = check_checkpoint(s, o.checkpoint, err);
+    if (!status && !o.checkpoint && !o.weights)
+        fprintf(stderr,
+                "moehost: note: no --ckpt and no [model] weights: these are the initial weights of seed %" PRIu64 "\n",
+                s->trainer.model.seed);
+    if (!status) status = eval_run(s, &batch, &o, err);
+    eval_batch_free(&batch);
+    return status;
+}
+
+int cmd_eval(int argc, char **argv) {
+    command_args args;
+    int code = command_parse("eval", argc, argv, &args);
+    if (code >= 0) return code;
+    if (!command_value(&args, "in") || !command_value(&args, "dump")) {
+        fprintf(stderr, "moehost eval: --in FILE and --dump FILE are needed\n");
+        return EXIT_CODE_USAGE;
+    }
+    session s;
+    moe_err err = {.size = sizeof err};
+    crash_install(exec_current_node);
+    code = session_open(&s, &args, TRAINER_DUMP | (command_flag(&args, "grads") ? TRAINER_DUMP_GRADS : 0));
+    s.trainer.ignore_aux = !command_flag(&args, "with-aux");
+    moe_status status = code ? MOE_OK : evaluate(&s, &args, &err);
+    if (status) {
+        fprintf(stderr, "moehost: %s\n", err.msg);
+        code = wire_exit_code(status);
+    }
+    session_free(&s);
+    return command_finish(code);
+}

@@ -1,0 +1,146 @@
+#!/bin/sh
+# Hugging Face folders as a user meets them: train, export, import, start from the weights, and every refusal's code.
+# hf_program.sh MOEHOST WORKDIR
+set -eu
+moehost=$1
+work=$2/work
+rm -rf "$work"
+mkdir -p "$work"
+cd "$work"
+
+fail() {
+    echo "FAILED: $*" >&2
+    exit 1
+}
+# expect CODE COMMAND...: runs it, output in out.txt and err.txt
+expect() {
+    want=$1
+    shift
+    code=0
+    "$@" >out.txt 2>err.txt || code=$?
+    [ "$code" = "$want" ] || { cat out.txt err.txt >&2; fail "exit code $code, not $want: $*"; }
+}
+# says WORDS: they are on stderr of the last command
+says() { grep -q -- "$1" err.txt || { cat err.txt >&2; fail "stderr lacks '$1'"; }; }
+first_loss() { head -n 1 "$1/metrics.jsonl" | sed -n 's/.*"loss": *\([-0-9.e+]*\).*/\1/p'; }
+
+i=0
+while [ $i -lt 300 ]; do
+    echo "the quick brown fox number $i jumps over the lazy dog"
+    i=$((i + 1))
+done >text.txt
+
+cat >tiny.ini <<'END'
+[run]
+steps = 3
+[data]
+train = text.txt
+seq_len = 32
+[model]
+layers = 2
+hidden = 32
+heads = 4
+kv_heads = 2
+experts = 4
+top_k = 2
+expert_ffn = 32
+[router]
+renormalise = true
+[optimizer]
+lr = 0.01
+[batch]
+global = 4
+micro = 2
+END
+
+echo "- export needs a run with a checkpoint"
+expect 2 "$moehost" export nothing hf
+expect 2 "$moehost" export
+expect 2 "$moehost" export a b --dtype f16
+
+echo "- a run becomes a folder, in BF16 and in F32"
+expect 0 "$moehost" run tiny.ini --out run
+expect 0 "$moehost" export run hf-bf16
+expect 0 "$moehost" export run hf --dtype f32
+[ -f hf/config.json ] && [ -f hf/model.safetensors ] || fail "no files in hf"
+grep -q '"model_type": "mixtral"' hf/config.json || fail "config.json names no family"
+[ "$(wc -c <hf/model.safetensors)" -gt "$(wc -c <hf-bf16/model.safetensors)" ] || fail "BF16 is no smaller"
+
+echo "- a folder with a model is not overwritten by accident; other files stay"
+echo '{}' >hf/tokenizer.json
+expect 2 "$moehost" export run hf --dtype f32
+says 'give --overwrite'
+expect 0 "$moehost" export run hf --dtype f32 --overwrite
+[ -f hf/tokenizer.json ] || fail "the tokenizer is gone"
+
+echo "- import writes a recipe, once"
+expect 0 "$moehost" import hf
+[ -f hf.ini ] || fail "no hf.ini"
+expect 2 "$moehost" import hf
+says 'give --overwrite or -o another file'
+expect 0 "$moehost" import hf --overwrite
+expect 0 "$moehost" import hf/ -o other.ini
+expect 0 "$moehost" import hf -oother.ini --overwrite
+expect 2 "$moehost" import hf -o
+says '-o needs a value'
+expect 2 "$moehost" import hf -x
+says "unknown option '-x'"
+grep -q "^weights = .*/hf\$" hf.ini || fail "the recipe does not name the weights"
+
+echo "- the recipe waits for its data"
+expect 2 "$moehost" check hf.ini
+says 'train'
+data="--set data.train=text.txt --set data.format=bytes --set data.seq_len=32 --set batch.global=4 --set batch.micro=2"
+expect 0 "$moehost" check hf.ini $data
+
+echo "- a run starts from the weights: step 1 of it is step 4 of the first run, but for the data's place"
+expect 0 "$moehost" run hf.ini $data --set run.steps=1 --out from-hf
+grep -q 'starting from the weights of' out.txt || fail "the run does not say where its weights come from"
+expect 0 "$moehost" run tiny.ini --steps 1 --out fresh
+a=$(first_loss from-hf) b=$(first_loss fresh)
+[ "$(printf '%s\n%s\n' "$a" "$b" | sort -g | head -n 1)" = "$a" ] && [ "$a" != "$b" ] || fail "loss $a is no better than $b"
+
+echo "- resume takes the checkpoint, not the weights, and generate too"
+expect 0 "$moehost" run hf.ini $data --set run.steps=2 --out from-hf --resume
+grep -q 'starting from' out.txt && fail "resume started from the weights again"
+expect 0 "$moehost" generate hf.ini $data --out nowhere --prompt "the quick" --tokens 2
+
+echo "- weights that do not fit are refused before the first step, and name the tensor"
+expect 1 "$moehost" run hf.ini $data --set model.layers=1 --out wrong
+says 'unknown to it: model.layers.1.'
+[ ! -f wrong/metrics.jsonl ] || fail "a run without weights has left metrics"
+expect 1 "$moehost" run hf.ini $data --set model.weights=nothing --out wrong
+says 'neither model.safetensors nor'
+
+echo "- a folder without config.json, with a bad one, and one of an unknown model"
+mkdir -p empty bad
+expect 1 "$moehost" import empty
+says 'config.json: cannot open'
+expect 1 "$moehost" import nowhere
+sed 's/"silu"/"gelu"/' hf/config.json >bad/config.json
+expect 2 "$moehost" import bad
+says 'bad/config.json:[0-9]*: hidden_act = "gelu": is not supported'
+echo '{"a": ' >bad/config.json
+expect 2 "$moehost" import bad
+says 'bad/config.json:[0-9]*:[0-9]*: '
+[ ! -f bad.ini ] || fail "a refused file has left a recipe"
+mkdir -p 'with, comma' && cp hf/config.json 'with, comma'
+expect 2 "$moehost" import 'with, comma'
+says 'weights: one folder, not 2'
+says 'nothing is written'
+[ ! -f 'with, comma.ini' ] || fail "a recipe that is refused was written"
+mkdir -p './-odd name' && cp hf/config.json './-odd name'
+expect 0 "$moehost" import './-odd name' -o odd.ini
+expect 0 "$moehost" check odd.ini $data
+
+echo "- a model that no family has is refused with what does not fit"
+expect 0 "$moehost" run tiny.ini --set model.qkv_bias=true --set router.scale=2 --out mixed
+expect 2 "$moehost" export mixed hf-mixed
+says 'the nearest, mixtral, lacks: scale = 2, biases of attention'
+[ ! -d hf-mixed ] || fail "a refused export has made a folder"
+
+echo "- a damaged checkpoint is refused"
+printf 'x' | dd of="$(echo run/ckpt/step-*/model.safetensors)" bs=1 seek=5000 conv=notrunc 2>/dev/null
+expect 1 "$moehost" export run hf-damaged
+[ ! -f hf-damaged/config.json ] || fail "a damaged checkpoint has become a model"
+echo ok
