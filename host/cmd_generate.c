@@ -17,7 +17,7 @@ static moe_status find_checkpoint(const session *s, const command_args *args, ch
         return *dir ? MOE_OK : moe_fail(err, MOE_E_NOMEM, "out of memory");
     }
     moe_status status = ckpt_latest(s->out, dir, &step, err);
-    if (!status && !*dir)
+    if (!status && !*dir && !s->weights)
         status =
             moe_fail(err, MOE_E_ARG, "%.300s: there is no checkpoint; train first, or give --out or --ckpt", s->out);
     return status;

@@ -11,13 +11,21 @@
 
 enum { MOST_OPTIONS = 32, HELP_INDEX = 1000 };
 
+/* An option whose name is one letter is written with one dash: -o FILE, -oFILE. */
+static bool is_letter(const command_option *o) {
+    return o->name[0] && !o->name[1];
+}
+static const char *dashes(const command_option *o) {
+    return is_letter(o) ? "-" : "--";
+}
+
 /* ---- help ---- */
 void command_print_help(const command *c, FILE *to) {
     fprintf(to, "usage: moehost %s %s%s\n%c%s.\n\noptions:\n", c->name, c->args, c->n_options ? " [OPTION]..." : "",
             c->summary[0] - ('a' - 'A'), c->summary + 1);
     for (size_t i = 0; i < c->n_options; i++) {
         const command_option *o = &c->options[i];
-        int n = fprintf(to, "  --%s%s%s", o->name, o->arg ? " " : "", o->arg ? o->arg : "");
+        int n = fprintf(to, "  %s%s%s%s", dashes(o), o->name, o->arg ? " " : "", o->arg ? o->arg : "");
         fprintf(to, "%*s  %s\n", n < 28 ? 28 - n : 0, "", o->help);
     }
     fprintf(to, "  %-26s  %s\n", "--help", "this text");
@@ -50,7 +58,8 @@ static int unknown_option(const command *c, const char *arg) {
     char word[64], text[160], hint[96];
     snprintf(word, sizeof word, "%.*s", (int)strcspn(arg + strspn(arg, "-"), "="), arg + strspn(arg, "-"));
     suggest near = suggest_begin(word);
-    for (size_t i = 0; i < c->n_options; i++) suggest_offer(&near, c->options[i].name);
+    for (size_t i = 0; i < c->n_options; i++)
+        if (!is_letter(&c->options[i])) suggest_offer(&near, c->options[i].name);
     suggest_offer(&near, "help");
     const char *name = suggest_name(&near);
     snprintf(text, sizeof text, "unknown option '%.100s'", arg);
@@ -65,11 +74,11 @@ static int take_option(command_args *args, const command_option *o, const char *
     typed_value v;
     if (o->type &&
         (!value_type_parse(o->type, true, &type, why, sizeof why) || !value_parse(&type, text, &v, why, sizeof why))) {
-        snprintf(line, sizeof line, "--%s: %s", o->name, why);
+        snprintf(line, sizeof line, "%s%s: %s", dashes(o), o->name, why);
         return usage_error(args->command, line, "");
     }
     if (!o->repeats && command_value(args, o->name)) {
-        snprintf(line, sizeof line, "--%s: given twice", o->name);
+        snprintf(line, sizeof line, "%s%s: given twice", dashes(o), o->name);
         return usage_error(args->command, line, "");
     }
     if (args->n_given == COMMAND_VALUES) return usage_error(args->command, "too many options", "");
@@ -94,43 +103,69 @@ static int take_positional(command_args *args, int argc, char **argv, int first)
     return -1;
 }
 
+/* getopt's tables of a command's options: words by their place, letters by themselves. */
+static void make_tables(const command *c, struct option *longs, char *letters) {
+    size_t n = 0;
+    *letters++ = ':';
+    for (size_t i = 0; i < c->n_options; i++) {
+        const command_option *o = &c->options[i];
+        if (is_letter(o)) {
+            *letters++ = o->name[0];
+            if (o->arg) *letters++ = ':';
+            continue;
+        }
+        longs[n++] = (struct option){
+            .name = o->name, .has_arg = o->arg ? required_argument : no_argument, .val = HELP_INDEX + 1 + (int)i};
+    }
+    *letters = 0;
+    longs[n] = (struct option){.name = "help", .has_arg = no_argument, .val = HELP_INDEX};
+}
+
+/* The option that getopt's number stands for, or NULL. */
+static const command_option *option_of(const command *c, int number) {
+    for (size_t i = 0; i < c->n_options; i++) {
+        const command_option *o = &c->options[i];
+        if (is_letter(o) ? number == o->name[0] : number == HELP_INDEX + 1 + (int)i) return o;
+    }
+    return NULL;
+}
+
+static int syntax_error(const command *c, int got, const char *arg) {
+    char line[300];
+    const command_option *o = option_of(c, optopt);
+    if (!o) return unknown_option(c, arg);
+    snprintf(line, sizeof line, got == ':' ? "%s%s needs a value: %s" : "%s%s takes no value%s", dashes(o), o->name,
+             got == ':' ? o->arg : "");
+    return usage_error(c, line, "");
+}
+
 int command_parse(const char *name, int argc, char **argv, command_args *args) {
     struct option longs[MOST_OPTIONS + 2] = {{0}};
+    char letters[2 * MOST_OPTIONS + 2];
     const command *c = command_find(name);
     *args = (command_args){.command = c};
     if (!c || c->n_options > MOST_OPTIONS) {
         fprintf(stderr, "moehost: internal fault: no command '%s'\n", name);
         return EXIT_CODE_USAGE;
     }
-    for (size_t i = 0; i < c->n_options; i++)
-        longs[i] = (struct option){.name = c->options[i].name,
-                                   .has_arg = c->options[i].arg ? required_argument : no_argument,
-                                   .val = HELP_INDEX + 1 + (int)i};
-    longs[c->n_options] = (struct option){.name = "help", .has_arg = no_argument, .val = HELP_INDEX};
+    make_tables(c, longs, letters);
     optind = 0; /* getopt's own reset: scan anew, options anywhere */
     opterr = 0;
     for (;;) {
         int before = optind ? optind : 1, index = -1;
-        int got = getopt_long(argc, argv, ":", longs, &index);
+        int got = getopt_long(argc, argv, letters, longs, &index);
         if (got == -1) break;
         if (got == HELP_INDEX) {
             command_print_help(c, stdout);
             return command_finish(EXIT_CODE_OK);
         }
         const char *arg = optind > before ? argv[optind - 1] : argv[before];
-        if (got == ':' || got == '?') {
-            char line[300];
-            int known = optopt > HELP_INDEX ? optopt - HELP_INDEX - 1 : -1;
-            if (known < 0) return unknown_option(c, arg);
-            snprintf(line, sizeof line, got == ':' ? "--%s needs a value: %s" : "--%s takes no value%s",
-                     c->options[known].name, got == ':' ? c->options[known].arg : "");
-            return usage_error(c, line, "");
-        }
-        const command_option *o = &c->options[got - HELP_INDEX - 1];
+        if (got == ':' || got == '?') return syntax_error(c, got, arg);
+        const command_option *o = option_of(c, got);
         /* getopt takes any unique beginning of a name; scripts that use one break with the next option */
         const char *written = o->arg && optarg == argv[optind - 1] ? argv[optind - 2] : argv[optind - 1];
         size_t length = strcspn(written, "=");
-        if (length != strlen(o->name) + 2 || strncmp(written + 2, o->name, length - 2) != 0)
+        if (!is_letter(o) && (length != strlen(o->name) + 2 || strncmp(written + 2, o->name, length - 2) != 0))
             return unknown_option(c, written);
         int code = take_option(args, o, optarg);
         if (code >= 0) return code;

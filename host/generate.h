@@ -6,7 +6,7 @@
 #include "session.h"
 
 typedef struct generate_options {
-    const char *checkpoint; /* directory */
+    const char *checkpoint; /* directory; NULL: the session's weights */
     const char *prompt;     /* bytes are tokens; at least one */
     int64_t tokens;         /* to add */
     double temperature;     /* 0 = always the likeliest */

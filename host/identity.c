@@ -35,7 +35,7 @@ static void visit_model(walk *w, const model_cfg *c) {
     visit(w, "model.head_dim", "%u", c->head_dim);
     visit(w, "model.experts", "%u", c->experts);
     visit(w, "model.top_k", "%u", c->top_k);
-    visit(w, "model.rope_theta", "%.9g", (double)c->rope_theta);
+    visit(w, "model.rope_theta", "%.9g", (double)c->rope.theta);
     visit(w, "model.norm_eps", "%.9g", (double)c->norm_eps);
     visit(w, "model.tied", "%d", c->tied);
 }

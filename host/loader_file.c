@@ -43,7 +43,8 @@ static bool load(loader *l, loaded_file *f) {
         snprintf(f->why, sizeof f->why, "it cannot be read whole");
         return false;
     }
-    void *so = dlopen(f->path, RTLD_NOW | RTLD_LOCAL);
+    /* NODELETE: whoever closes it, its code and its tables stay, as long as the process */
+    void *so = dlopen(f->path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!so) {
         snprintf(f->why, sizeof f->why, "%s", dlerror());
         return false;

@@ -9,6 +9,7 @@
 
 #include "command.h"
 #include "probe.h"
+#include "stop.h"
 
 static int print_version(void) {
     printf("moehost %s (%s, %s %s)\nplugin ABI %u.%u\n", MOEHOST_VERSION, MOEHOST_BUILD,
@@ -43,5 +44,8 @@ int main(int argc, char **argv) {
         command_print_overview(stdout);
         return command_finish(EXIT_CODE_OK);
     }
-    return command_main(argc, argv);
+    exit_guard();
+    int code = command_main(argc, argv);
+    exit_allow();
+    return code;
 }

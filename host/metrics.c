@@ -90,7 +90,7 @@ static moe_status drop_lines(const char *path, int64_t first_step, moe_err *err)
             s = fs_fail(err, MOE_E_NOMEM, path, "no memory for a path");
         }
         if (s == MOE_OK) s = fs_save(part, text, n, err);
-        if (s == MOE_OK && rename(part, path) != 0) s = fs_fail(err, MOE_E_DATA, part, "cannot rename: %m");
+        if (s == MOE_OK && rename(part, path) != 0) s = fs_fail(err, MOE_E_IO, part, "cannot rename: %m");
         if (s != MOE_OK && part) unlink(part);
     }
     free(part);
@@ -102,7 +102,7 @@ moe_status metrics_open(const char *path, int64_t first_step, metrics **out, moe
     moe_status s = drop_lines(path, first_step, err);
     if (s != MOE_OK) return s;
     int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-    if (fd < 0) return fs_fail(err, MOE_E_DATA, path, "cannot open for writing: %m");
+    if (fd < 0) return fs_fail(err, MOE_E_IO, path, "cannot open for writing: %m");
     metrics *m = calloc(1, sizeof *m);
     char *copy = strdup(path);
     if (!m || !copy) {
@@ -125,17 +125,16 @@ moe_status metrics_write(metrics *m, const metrics_row *row, moe_err *err) {
     while (put < 0 && errno == EINTR);
     if (put == n) return MOE_OK;
     if (put < 0)
-        fs_fail(err, MOE_E_DATA, m->path, "cannot write the line of step %" PRId64 ": %m", row->step);
+        fs_fail(err, MOE_E_IO, m->path, "cannot write the line of step %" PRId64 ": %m", row->step);
     else
-        fs_fail(err, MOE_E_DATA, m->path, "only %zd of %d bytes of step %" PRId64 " fit: disk full?", put, n,
-                row->step);
+        fs_fail(err, MOE_E_IO, m->path, "only %zd of %d bytes of step %" PRId64 " fit: disk full?", put, n, row->step);
     if (put > 0 && size >= 0 && ftruncate(m->fd, size) != 0)
-        fs_fail(err, MOE_E_DATA, m->path, "the line of step %" PRId64 " is torn, and cannot be removed: %m", row->step);
+        fs_fail(err, MOE_E_IO, m->path, "the line of step %" PRId64 " is torn, and cannot be removed: %m", row->step);
     return err->code;
 }
 
 moe_status metrics_sync(metrics *m, moe_err *err) {
-    return fsync(m->fd) == 0 ? MOE_OK : fs_fail(err, MOE_E_DATA, m->path, "cannot sync: %m");
+    return fsync(m->fd) == 0 ? MOE_OK : fs_fail(err, MOE_E_IO, m->path, "cannot sync: %m");
 }
 
 void metrics_close(metrics *m) {

@@ -49,9 +49,10 @@ int metrics_format(const metrics_row *row, char line[METRICS_LINE]);
 
 typedef struct metrics metrics;
 /* Opens for appending, after dropping the lines of steps >= first_step (1 for a new run) and a torn last line. The rest
- * is kept byte for byte. MOE_E_DATA: unreadable, unwritable, or a line before the last is no object with a step. */
+ * is kept byte for byte. MOE_E_IO: unreadable or unwritable; MOE_E_DATA: a line before the last is no object with a
+ * step. */
 moe_status metrics_open(const char *path, int64_t first_step, metrics **out, moe_err *err);
-/* Appends one line; a failed write (disk full) is MOE_E_DATA and leaves the file as it was. One thread at a time. */
+/* Appends one line; a failed write (disk full) is MOE_E_IO and leaves the file as it was. One thread at a time. */
 moe_status metrics_write(metrics *m, const metrics_row *row, moe_err *err);
 /* Makes the lines durable: call it with every checkpoint. */
 moe_status metrics_sync(metrics *m, moe_err *err);

@@ -1,7 +1,6 @@
 /* Opening a run directory without ever taking another's place. */
 #include "run_dir.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <io/checkpoint.h>
 #include <io/fs.h>
@@ -18,27 +17,20 @@ static moe_status take_lock(run_dir *d, moe_err *err) {
     d->lock = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0644);
     moe_status status = MOE_OK;
     if (d->lock < 0)
-        status = fs_fail(err, MOE_E_DATA, path, "%m");
+        status = fs_fail(err, MOE_E_IO, path, "%m");
     else if (flock(d->lock, LOCK_EX | LOCK_NB))
         status = fs_fail(err, MOE_E_ARG, d->path, "another process is running in this directory");
     free(path);
     return status;
 }
 
-static int exists(const char *dir, const char *name) {
-    char *path = fs_join(dir, name);
-    int yes = path && access(path, F_OK) == 0;
-    free(path);
-    return yes;
-}
-
-/* A run that ended before its first step leaves an empty file: nothing to protect. */
-static int holds_bytes(const char *dir, const char *name) {
+/* Bytes of dir/name, -1 when it is not there. */
+static int64_t size_of(const char *dir, const char *name) {
     struct stat st;
     char *path = fs_join(dir, name);
-    int yes = path && stat(path, &st) == 0 && st.st_size > 0;
+    int64_t bytes = path && stat(path, &st) == 0 ? (int64_t)st.st_size : -1;
     free(path);
-    return yes;
+    return bytes;
 }
 
 static moe_status remove_run(const run_dir *d, moe_err *err) {
@@ -55,16 +47,20 @@ static moe_status remove_run(const run_dir *d, moe_err *err) {
 static moe_status find_checkpoint(run_dir *d, moe_err *err) {
     int64_t step = -1;
     moe_status status = ckpt_latest(d->path, &d->checkpoint, &step, err);
-    if (!status && !d->checkpoint) status = fs_fail(err, MOE_E_ARG, d->path, "there is no checkpoint to resume from");
-    if (!status) d->first_step = step + 1;
-    return status;
+    if (status) return status;
+    d->again = !d->checkpoint;
+    if (d->again && size_of(d->path, "recipe.ini") < 0)
+        return fs_fail(err, MOE_E_ARG, d->path, "there is no run to resume: neither a checkpoint nor a recipe.ini");
+    d->first_step = d->again ? 1 : step + 1;
+    return MOE_OK;
 }
 
 moe_status run_dir_open(run_dir *d, const char *path, int mode, moe_err *err) {
     *d = (run_dir){.path = path, .lock = -1, .first_step = 1};
     moe_status status = fs_make_dirs(path, err);
     if (!status) status = take_lock(d, err);
-    int there = !status && (holds_bytes(path, "metrics.jsonl") || exists(path, "ckpt"));
+    /* a run that ended before its first step leaves an empty file: nothing to protect */
+    int there = !status && (size_of(path, "metrics.jsonl") > 0 || size_of(path, "ckpt") >= 0);
     if (!status && mode == RUN_RESUME)
         status = find_checkpoint(d, err);
     else if (there && mode == RUN_NEW)
@@ -82,14 +78,31 @@ static moe_status write_recipe(const run_dir *d, const char *text, moe_err *err)
         status = fs_fail(err, MOE_E_NOMEM, d->path, "out of memory");
     else
         status = fs_save(part, text, strlen(text), err);
-    if (!status && rename(part, path)) status = fs_fail(err, MOE_E_DATA, path, "%m");
+    if (!status && rename(part, path)) status = fs_fail(err, MOE_E_IO, path, "%m");
+    if (status && part) unlink(part);
     free(path);
     free(part);
     return status;
 }
 
+static moe_status check_recipe(const run_dir *d, const char *text, moe_err *err) {
+    char *path = fs_join(d->path, "recipe.ini"), *old = NULL;
+    uint64_t n = 0;
+    moe_status status =
+        path ? fs_load(path, 1u << 30, &old, &n, err) : fs_fail(err, MOE_E_NOMEM, d->path, "out of memory");
+    if (!status && (n != strlen(text) || memcmp(old, text, n) != 0))
+        status = fs_fail(err, MOE_E_ARG, d->path,
+                         "there is no checkpoint to resume from, and its recipe.ini is not this one; give --overwrite "
+                         "or another --out");
+    free(old);
+    free(path);
+    return status;
+}
+
 moe_status run_dir_begin(const run_dir *d, const char *recipe_text, moe_err *err) {
-    moe_status status = d->replace ? remove_run(d, err) : MOE_OK;
+    moe_status status = MOE_OK;
+    if (d->again) status = check_recipe(d, recipe_text, err);
+    if (!status && d->replace) status = remove_run(d, err);
     return status ? status : write_recipe(d, recipe_text, err);
 }
 

@@ -12,14 +12,17 @@ typedef struct run_dir {
     int64_t first_step; /* to compute next: 1, or the checkpoint's + 1 */
     char *checkpoint;   /* directory to load, NULL = none; owned */
     int replace;        /* an old run is to be removed by run_dir_begin */
+    int again;          /* the run that is resumed has no checkpoint yet */
 } run_dir;
 
 /* Makes the directory (and its parents), takes the lock, decides what a run that is already there means: RUN_NEW
- * refuses it with MOE_E_ARG, RUN_RESUME finds the newest checkpoint (none: MOE_E_ARG), RUN_OVERWRITE will remove it.
+ * refuses it with MOE_E_ARG, RUN_RESUME finds the newest checkpoint, RUN_OVERWRITE will remove it. Resuming a run that
+ * ended before its first checkpoint starts it again; where there is no run (no checkpoint, no recipe.ini): MOE_E_ARG.
  * Nothing of an old run is touched before run_dir_begin. */
 moe_status run_dir_open(run_dir *d, const char *path, int mode, moe_err *err);
-/* The run is sure to start: removes the old one where it is to be replaced, and writes recipe.ini, whole or not at
- * all. */
+/* The run is sure to start: removes the old one where it is to be replaced, and writes recipe.ini, whole or not at all.
+ * A run that starts again must be the same, to the byte of recipe.ini: else its lines of metrics would be lost, which
+ * only the same recipe brings back (MOE_E_ARG). */
 moe_status run_dir_begin(const run_dir *d, const char *recipe_text, moe_err *err);
 void run_dir_close(run_dir *d);
 

@@ -1,4 +1,4 @@
-/* Signal handlers: flags and write(2) only. */
+/* Signal and exit handlers: flags and write(2) only. */
 #include "stop.h"
 
 #include <signal.h>
@@ -9,6 +9,7 @@
 
 static atomic_int requested; /* lock-free: a handler may write it while ranks read it */
 static const char *(*crash_current)(void);
+static atomic_int exit_allowed;
 
 static void note_stop(int signal_number) {
     atomic_store(&requested, signal_number);
@@ -31,26 +32,45 @@ static void put(const char *text) {
     (void)ignored;
 }
 
+static const char *current_call(const char *none) {
+    const char *name = crash_current ? crash_current() : NULL;
+    return name ? name : none;
+}
+
 static void report_crash(int signal_number) {
     static atomic_int crashed; /* ranks may crash side by side: the first has the word */
-    const char *where = crash_current ? crash_current() : NULL;
     while (atomic_exchange(&crashed, 1)) pause();
     put("moehost: crashed in ");
-    put(where ? where : "the host itself");
+    put(current_call("the host itself"));
     put(signal_number == SIGSEGV ? " (SIGSEGV)\n" : " (fatal signal)\n");
     signal(signal_number, SIG_DFL);
     raise(signal_number);
 }
 
 void crash_install(const char *(*current)(void)) {
+    crash_current = current;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    (void)report_crash;
-    (void)current; /* the sanitizers report better */
+    (void)report_crash; /* the sanitizers report better */
 #else
     static const int fatal[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
-    crash_current = current;
     struct sigaction action = {.sa_handler = report_crash};
     sigemptyset(&action.sa_mask);
     for (size_t i = 0; i < sizeof fatal / sizeof fatal[0]; i++) sigaction(fatal[i], &action, NULL);
 #endif
+}
+
+static void report_exit(void) {
+    if (atomic_load(&exit_allowed)) return;
+    put("moehost: exit was called in ");
+    put(current_call("a plugin"));
+    put("\n");
+    _exit(1);
+}
+
+void exit_guard(void) {
+    atexit(report_exit);
+}
+
+void exit_allow(void) {
+    atomic_store(&exit_allowed, 1);
 }

@@ -1,5 +1,6 @@
-/* SIGINT and SIGTERM as a request: the first is noted and the run ends after its step and checkpoint; a second of the
- * same kind ends the process at once. */
+/* How the process ends before its time. SIGINT and SIGTERM are a request: the first is noted and the run ends after its
+ * step and checkpoint; a second of the same kind ends the process at once. A crash names the plugin call, and so does
+ * an exit that a plugin calls. */
 #ifndef HOST_STOP_H
 #define HOST_STOP_H
 
@@ -11,5 +12,12 @@ int stop_requested(void);
 /* [main] on SIGSEGV, SIGBUS, SIGFPE, SIGILL: one line that names the plugin call (layer, microbatch) that this thread
  * was inside of, then the default action. current: returns that name or NULL; async-signal-safe. */
 void crash_install(const char *(*current)(void));
+
+/* Until exit_allow, exit() is called by somebody else than main: one line that names the plugin call, and exit code 1,
+ * so that nothing takes it for success. Handlers and destructors of libraries that came before exit_guard do not run,
+ * since other threads are still in these libraries: call it at first, and again when all plugins are ready. Any thread.
+ */
+void exit_guard(void);
+void exit_allow(void);
 
 #endif

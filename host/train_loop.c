@@ -1,9 +1,11 @@
 /* What each rank does; rank 0 also writes. */
 #include "train_loop.h"
 
+#include <hf/load.h>
 #include <inttypes.h>
 #include <io/checkpoint.h>
 #include <io/fs.h>
+#include <io/safetensors.h>
 #include <math.h>
 #include <moe/options.h>
 #include <stdatomic.h>
@@ -51,6 +53,10 @@ static moe_status add_key(void *arg, const char *key, moe_err *err) {
     return ckpt_add_key(arg, key, err);
 }
 
+static moe_status prune(const loop *l, moe_err *err) {
+    return ckpt_prune(l->dir->path, l->s->ckpt_keep, l->s->ckpt_keep_every, err);
+}
+
 static moe_status save(loop *l, trainer *t, int64_t step, moe_err *err) {
     ckpt *c = NULL;
     moe_status status = ckpt_begin(l->dir->path, step, &c, err);
@@ -58,12 +64,35 @@ static moe_status save(loop *l, trainer *t, int64_t step, moe_err *err) {
     status = trainer_save(t, ckpt_path(c), add_key, c, err);
     if (!status) status = ckpt_set(c, "recipe", l->s->resolved, err);
     if (!status) status = identity_write(c, l->s, err);
+    if (!status) status = metrics_sync(l->metrics, err); /* a checkpoint has the lines of its steps beside it */
     if (!status)
         status = ckpt_commit(c, err);
     else
         ckpt_abort(c);
-    if (!status) status = metrics_sync(l->metrics, err);
-    if (!status && l->s->ckpt_keep) status = ckpt_prune(l->dir->path, l->s->ckpt_keep, err);
+    return status ? status : prune(l, err);
+}
+
+/* The keys of meta.json are the tensors of the files, as trainer_save has told them: a file of another checkpoint, or
+ * one that is missing, is found before anything is loaded. */
+static moe_status check_keys(const ckpt_view *view, moe_err *err) {
+    const char **names = NULL;
+    uint64_t n = 0;
+    moe_status status = MOE_OK;
+    st_file **files = calloc(view->n_files + 1, sizeof *files);
+    if (!files) return fs_fail(err, MOE_E_NOMEM, view->dir, "out of memory for its files");
+    for (uint64_t f = 0; f < view->n_files && !status; f++) {
+        status = st_open(view->files[f], &files[f], err);
+        if (!status) n += st_count(files[f]);
+    }
+    if (!status && (names = calloc(n + 1, sizeof *names)) == NULL)
+        status = fs_fail(err, MOE_E_NOMEM, view->dir, "out of memory for keys");
+    n = 0;
+    for (uint64_t f = 0; f < view->n_files && !status; f++)
+        for (uint64_t i = 0; i < st_count(files[f]); i++) names[n++] = st_at(files[f], i)->name;
+    if (!status) status = ckpt_check_keys(view, names, n, err);
+    for (uint64_t f = 0; f < view->n_files; f++) st_close(files[f]);
+    free(names);
+    free(files);
     return status;
 }
 
@@ -74,6 +103,7 @@ static moe_status load(loop *l, trainer *t, moe_err *err) {
     if (!status && view->step != l->dir->first_step - 1)
         status = fs_fail(err, MOE_E_DATA, l->dir->checkpoint, "holds step %" PRId64 ": another name was given to it",
                          view->step);
+    if (!status) status = check_keys(view, err);
     ckpt_close(view);
     return status ? status : trainer_load(t, l->dir->checkpoint, 1, err);
 }
@@ -159,6 +189,8 @@ static void introduce(loop *l, const trainer *t) {
     say(l, "device: %s; product peak %.0f GFLOP/s; data: %" PRId64 " training windows, %" PRId64 " for validation",
         trainer_device_name(t), l->peak_gflops, data_count_windows(s->data, DATA_TRAIN),
         data_count_windows(s->data, DATA_VALID));
+    if (!l->dir->checkpoint && s->weights) say(l, "starting from the weights of %s", s->weights);
+    if (l->dir->again) say(l, "the run ended before its first checkpoint: it starts again from step 1");
     if (l->dir->first_step > 1)
         say(l, "resuming after step %" PRId64 " from %s", l->dir->first_step - 1, l->dir->checkpoint);
 }
@@ -171,6 +203,7 @@ static void note_peak(loop *l, uint64_t bytes) {
 
 /* Every plugin has agreed and the checkpoint is loaded: from here on files change. */
 static moe_status begin(loop *l, const trainer *t, moe_err *err) {
+    exit_guard(); /* ahead of what the libraries have registered while they were made ready */
     moe_status status = run_dir_begin(l->dir, l->s->resolved, err);
     char *path = fs_join(l->dir->path, "metrics.jsonl");
     if (!status)
@@ -192,7 +225,10 @@ static moe_status run_rank(void *arg, uint32_t rank, const moe_bootstrap *bootst
     if (status) return status;
     note_peak(l, trainer_memory_of(t).total);
     if (!rank) status = trainer_peak(t, &l->peak_gflops, err);
-    if (!status && l->dir->checkpoint) status = load(l, t, err);
+    if (!status && l->dir->checkpoint)
+        status = load(l, t, err);
+    else if (!status && l->s->weights)
+        status = hf_load(t, l->s->weights, err);
     if (!status && !rank) status = begin(l, t, err);
     if (!status) status = steps(l, t, rank, err);
     if (status) trainer_abort(t, err->msg);
@@ -210,6 +246,7 @@ moe_status train_loop(session *s, run_dir *dir, const train_options *o, int *sig
                                .log_every = s->log_every};
     moe_status status = progress_create(&p, &l.progress, err);
     if (!status) status = ranks_run(s->ranks, run_rank, &l, err);
+    if (!status && dir->first_step > s->steps) status = prune(&l, err); /* a kill came between the last save and here */
     progress_finish(l.progress);
     metrics_close(l.metrics);
     *signal_number = l.signal_number;

@@ -55,7 +55,7 @@ static moe_status list_steps(const char *dir, const char *prefix, int64_t **out,
     DIR *d = opendir(dir);
     *out = NULL;
     *n = 0;
-    if (!d) return errno == ENOENT ? MOE_OK : fs_fail(err, MOE_E_DATA, dir, "cannot open directory: %m");
+    if (!d) return errno == ENOENT ? MOE_OK : fs_fail(err, MOE_E_IO, dir, "cannot open directory: %m");
     for (struct dirent *e; (e = readdir(d)) != NULL;) {
         int64_t step = step_of(e->d_name, prefix);
         if (step < 0) continue;
@@ -100,7 +100,7 @@ static moe_status clean_up(const char *dir, moe_err *err) {
         else if (exists(final))
             s = fs_remove_tree(aside, err);
         else if (rename(aside, final) != 0)
-            s = fs_fail(err, MOE_E_DATA, aside, "cannot put back: %m");
+            s = fs_fail(err, MOE_E_IO, aside, "cannot put back: %m");
         free(aside);
         free(final);
     }
@@ -135,7 +135,7 @@ moe_status ckpt_begin(const char *run_dir, int64_t step, ckpt **out, moe_err *er
     if (s == MOE_OK) s = fs_make_dirs(c->dir, err);
     if (s == MOE_OK) s = fs_sync_dir(run_dir, err);
     if (s == MOE_OK) s = clean_up(c->dir, err);
-    if (s == MOE_OK && mkdir(c->temp, 0777) != 0) s = fs_fail(err, MOE_E_DATA, c->temp, "cannot make directory: %m");
+    if (s == MOE_OK && mkdir(c->temp, 0777) != 0) s = fs_fail(err, MOE_E_IO, c->temp, "cannot make directory: %m");
     if (s == MOE_OK)
         *out = c;
     else
@@ -185,7 +185,7 @@ static moe_status describe_files(const ckpt *c, json_t *files, moe_err *err) {
     struct dirent **entries = NULL;
     moe_status s = MOE_OK;
     int n = scandir(c->temp, &entries, NULL, alphasort);
-    if (n < 0) return fs_fail(err, MOE_E_DATA, c->temp, "cannot list directory: %m");
+    if (n < 0) return fs_fail(err, MOE_E_IO, c->temp, "cannot list directory: %m");
     for (int i = 0; i < n; i++) {
         const char *name = entries[i]->d_name;
         if (s == MOE_OK && strcmp(name, ".") != 0 && strcmp(name, "..") != 0) s = describe_file(c, name, files, err);
@@ -219,18 +219,18 @@ out:
 }
 
 moe_status ckpt_replace_by_renames(const char *temp, const char *final, const char *aside, moe_err *err) {
-    if (rename(final, aside) != 0) return fs_fail(err, MOE_E_DATA, final, "cannot move aside: %m");
+    if (rename(final, aside) != 0) return fs_fail(err, MOE_E_IO, final, "cannot move aside: %m");
     if (rename(temp, final) == 0) return MOE_OK;
-    fs_fail(err, MOE_E_DATA, temp, "cannot rename to %s: %m", final);
+    fs_fail(err, MOE_E_IO, temp, "cannot rename to %s: %m", final);
     rename(aside, final);
     return err->code;
 }
 
 static moe_status put_in_place(const ckpt *c, moe_err *err) {
     if (rename(c->temp, c->final) == 0) return MOE_OK;
-    if (errno != ENOTEMPTY && errno != EEXIST) return fs_fail(err, MOE_E_DATA, c->temp, "cannot rename: %m");
+    if (errno != ENOTEMPTY && errno != EEXIST) return fs_fail(err, MOE_E_IO, c->temp, "cannot rename: %m");
     if (renameat2(AT_FDCWD, c->temp, AT_FDCWD, c->final, RENAME_EXCHANGE) == 0) return MOE_OK;
-    if (errno != EINVAL && errno != ENOSYS) return fs_fail(err, MOE_E_DATA, c->temp, "cannot exchange names: %m");
+    if (errno != EINVAL && errno != ENOSYS) return fs_fail(err, MOE_E_IO, c->temp, "cannot exchange names: %m");
     return ckpt_replace_by_renames(c->temp, c->final, c->aside, err);
 }
 
@@ -264,7 +264,7 @@ static moe_status remove_step(const char *dir, int64_t step, moe_err *err) {
     if (!final || !temp)
         s = fs_fail(err, MOE_E_NOMEM, dir, "no memory for a path");
     else if ((s = fs_remove_tree(temp, err)) == MOE_OK && rename(final, temp) != 0)
-        s = fs_fail(err, MOE_E_DATA, final, "cannot rename: %m");
+        s = fs_fail(err, MOE_E_IO, final, "cannot rename: %m");
     else if (s == MOE_OK)
         s = fs_remove_tree(temp, err);
     free(final);
@@ -272,14 +272,18 @@ static moe_status remove_step(const char *dir, int64_t step, moe_err *err) {
     return s;
 }
 
-moe_status ckpt_prune(const char *run_dir, int64_t keep, moe_err *err) {
+moe_status ckpt_prune(const char *run_dir, int64_t keep, int64_t keep_every, moe_err *err) {
     int64_t *steps = NULL;
     uint64_t n = 0;
     if (keep < 1) return fs_fail(err, MOE_E_ARG, run_dir, "cannot keep %" PRId64 " checkpoints", keep);
+    if (keep_every < 0)
+        return fs_fail(err, MOE_E_ARG, run_dir, "cannot keep a checkpoint every %" PRId64 " steps", keep_every);
     char *dir = fs_join(run_dir, "ckpt");
     if (!dir) return fs_fail(err, MOE_E_NOMEM, run_dir, "no memory for a path");
-    moe_status s = list_steps(dir, "", &steps, &n, err);
-    for (uint64_t i = 0; s == MOE_OK && n - i > (uint64_t)keep; i++) s = remove_step(dir, steps[i], err);
+    moe_status s = clean_up(dir, err);
+    if (s == MOE_OK) s = list_steps(dir, "", &steps, &n, err);
+    for (uint64_t i = 0; s == MOE_OK && n - i > (uint64_t)keep; i++)
+        if (!keep_every || steps[i] % keep_every) s = remove_step(dir, steps[i], err);
     free(steps);
     free(dir);
     return s;

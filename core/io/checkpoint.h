@@ -13,7 +13,7 @@ enum { CKPT_VERSION = 1 };
 typedef struct ckpt ckpt;
 
 /* Makes <run_dir>/ckpt and an empty temporary directory in it, after removing what killed runs left there. step >= 0.
- * MOE_E_ARG: negative step; MOE_E_DATA: the directory cannot be made. */
+ * MOE_E_ARG: negative step; MOE_E_IO: the directory cannot be made. */
 moe_status ckpt_begin(const char *run_dir, int64_t step, ckpt **out, moe_err *err);
 /* The directory to write files into: flat, no subdirectories. Lives until commit or abort. */
 const char *ckpt_path(const ckpt *c);
@@ -27,8 +27,9 @@ moe_status ckpt_commit(ckpt *c, moe_err *err);
 void ckpt_abort(ckpt *c); /* removes the temporary directory, frees c; NULL is fine */
 
 /* ---- the checkpoints of a run ---- */
-/* Removes all but the newest `keep` (>= 1, else MOE_E_ARG) checkpoints. */
-moe_status ckpt_prune(const char *run_dir, int64_t keep, moe_err *err);
+/* Removes what killed runs left, and all checkpoints but the newest `keep` (>= 1) and those of steps that keep_every
+ * (>= 0; 0 = none) divides. MOE_E_ARG: another number. Not between begin and commit. */
+moe_status ckpt_prune(const char *run_dir, int64_t keep, int64_t keep_every, moe_err *err);
 /* The newest: its directory, in new memory that the caller frees, and step. None: *dir = NULL, *step = -1, MOE_OK. */
 moe_status ckpt_latest(const char *run_dir, char **dir, int64_t *step, moe_err *err);
 
@@ -42,8 +43,10 @@ typedef struct ckpt_view {
     struct json_t *meta;      /* owns the strings */
 } ckpt_view;
 
-/* Reads meta.json and verifies version and every checksum. MOE_E_UNSUPPORTED: a version unknown here; MOE_E_DATA: not
- * there or damaged, naming the file. *out is set on success only; ckpt_close frees it. */
+/* Reads meta.json and verifies version and every checksum. MOE_E_IO: not there; MOE_E_DATA: a version unknown here;
+ * damaged, naming the file; or a file or field that does not belong: what is not listed was not
+ * verified. Hidden names (.nfs0123, .DS_Store), which nothing here reads, are let be. *out is set on success only;
+ * ckpt_close frees it. */
 moe_status ckpt_open(const char *dir, ckpt_view **out, moe_err *err);
 void ckpt_close(ckpt_view *view); /* NULL is fine */
 /* A string of the free map, NULL when not there; lives as long as the view. */

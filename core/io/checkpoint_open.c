@@ -1,4 +1,5 @@
 /* Reading checkpoints: meta.json, version, checksums, keys; see checkpoint.h. */
+#include <dirent.h>
 #include <inttypes.h>
 #include <moe/options.h>
 #include <xxhash.h>
@@ -28,7 +29,7 @@ static moe_status check_version(const char *path, const json_t *meta, moe_err *e
     if (!format || strcmp(format, CKPT_FORMAT) != 0 || !json_is_integer(version))
         return fs_fail(err, MOE_E_DATA, path, "is not the description of a checkpoint");
     if (json_integer_value(version) != CKPT_VERSION)
-        return fs_fail(err, MOE_E_UNSUPPORTED, path, "is version %lld; this program reads version %d",
+        return fs_fail(err, MOE_E_DATA, path, "is version %lld; this program reads version %d",
                        (long long)json_integer_value(version), CKPT_VERSION);
     return MOE_OK;
 }
@@ -39,6 +40,35 @@ static moe_status check_seal(const char *path, const json_t *meta, moe_err *err)
     if (!ckpt_seal(meta, hash)) return fs_fail(err, MOE_E_NOMEM, path, "no memory for a checksum");
     if (!stored || strcmp(stored, hash) != 0)
         return fs_fail(err, MOE_E_DATA, path, "is damaged: checksum %s, written %s", hash, stored ? stored : "none");
+    return MOE_OK;
+}
+
+/* Exactly the fields of this version: one that is new to us could change what the others mean. */
+static moe_status check_fields(const char *path, const json_t *meta, moe_err *err) {
+    static const struct {
+        const char *name;
+        json_type type;
+    } fields[] = {{"format", JSON_STRING},      {"version", JSON_INTEGER}, {"step", JSON_INTEGER},
+                  {"keys", JSON_ARRAY},         {"values", JSON_OBJECT},   {"files", JSON_OBJECT},
+                  {"meta_xxh3_64", JSON_STRING}};
+    enum { N_FIELDS = sizeof fields / sizeof fields[0] };
+    const char *name;
+    json_t *value;
+    for (size_t i = 0; i < N_FIELDS; i++) {
+        value = json_object_get(meta, fields[i].name);
+        if (!value || json_typeof(value) != fields[i].type)
+            return fs_fail(err, MOE_E_DATA, path, "lacks '%s', or it is of another type", fields[i].name);
+    }
+    json_object_foreach((json_t *)(uintptr_t)meta, name, value) {
+        size_t i = 0;
+        while (i < N_FIELDS && strcmp(fields[i].name, name) != 0) i++;
+        if (i == N_FIELDS) return fs_fail(err, MOE_E_DATA, path, "has a field '%.100s', unknown here", name);
+    }
+    if (json_integer_value(json_object_get(meta, "step")) < 0)
+        return fs_fail(err, MOE_E_DATA, path, "step is negative");
+    json_object_foreach(json_object_get(meta, "values"), name, value) {
+        if (!json_is_string(value)) return fs_fail(err, MOE_E_DATA, path, "values: '%.100s' is not a string", name);
+    }
     return MOE_OK;
 }
 
@@ -55,10 +85,7 @@ static moe_status load_meta(const char *dir, json_t **out, moe_err *err) {
     else
         s = check_version(path, meta, err);
     if (s == MOE_OK) s = check_seal(path, meta, err);
-    if (s == MOE_OK &&
-        (!json_is_integer(json_object_get(meta, "step")) || !json_is_array(json_object_get(meta, "keys")) ||
-         !json_is_object(json_object_get(meta, "values")) || !json_is_object(json_object_get(meta, "files"))))
-        s = fs_fail(err, MOE_E_DATA, path, "lacks one of step, keys, values, files");
+    if (s == MOE_OK) s = check_fields(path, meta, err);
     if (s == MOE_OK)
         *out = meta;
     else
@@ -72,11 +99,19 @@ out:
 /* ---- the view ---- */
 
 static moe_status list_keys(const char *dir, const json_t *keys, const char **out, moe_err *err) {
-    for (size_t i = 0; i < json_array_size(keys); i++) {
+    json_t *seen = json_object();
+    moe_status s = seen ? MOE_OK : fs_fail(err, MOE_E_NOMEM, dir, "no memory for keys");
+    for (size_t i = 0; s == MOE_OK && i < json_array_size(keys); i++) {
         out[i] = json_string_value(json_array_get(keys, i));
-        if (!out[i]) return fs_fail(err, MOE_E_DATA, dir, "meta.json: keys[%zu] is not a string", i);
+        if (!out[i])
+            s = fs_fail(err, MOE_E_DATA, dir, "meta.json: keys[%zu] is not a string", i);
+        else if (json_object_get(seen, out[i]))
+            s = fs_fail(err, MOE_E_DATA, dir, "meta.json: keys[%zu] '%.100s' is there twice", i, out[i]);
+        else if (json_object_set_new(seen, out[i], json_true()) != 0)
+            s = fs_fail(err, MOE_E_NOMEM, dir, "no memory for keys");
     }
-    return MOE_OK;
+    json_decref(seen);
+    return s;
 }
 
 static moe_status verify_file(const char *path, const json_t *entry, moe_err *err) {
@@ -84,8 +119,8 @@ static moe_status verify_file(const char *path, const json_t *entry, moe_err *er
     char hex[CKPT_HASH_CHARS];
     const json_t *size = json_object_get(entry, "bytes");
     const char *stored = json_string_value(json_object_get(entry, "xxh3_64"));
-    if (!json_is_integer(size) || !stored)
-        return fs_fail(err, MOE_E_DATA, path, "meta.json lacks its size or checksum");
+    if (!json_is_integer(size) || !stored || json_object_size(entry) != 2)
+        return fs_fail(err, MOE_E_DATA, path, "meta.json has not its size and checksum alone");
     moe_status s = fs_checksum(path, 0, &bytes, &hash, err);
     if (s != MOE_OK) return s;
     if ((json_int_t)bytes != json_integer_value(size))
@@ -117,6 +152,23 @@ static moe_status verify_files(const char *dir, const json_t *files, char **out,
     return MOE_OK;
 }
 
+/* Nothing but what meta.json lists: a file that is not listed was not verified, and might be read all the same. */
+static moe_status refuse_strangers(const char *dir, const json_t *files, moe_err *err) {
+    struct dirent **entries = NULL;
+    moe_status s = MOE_OK;
+    int n = scandir(dir, &entries, NULL, alphasort);
+    if (n < 0) return fs_fail(err, MOE_E_IO, dir, "cannot list directory: %m");
+    for (int i = 0; i < n; i++) {
+        const char *name = entries[i]->d_name;
+        if (s == MOE_OK && name[0] != '.' && strcmp(name, "meta.json") != 0 && !json_object_get(files, name))
+            s = fs_fail(err, MOE_E_DATA, dir, "'%.100s' is no file of this checkpoint: meta.json does not list it",
+                        name);
+        free(entries[i]);
+    }
+    free(entries);
+    return s;
+}
+
 moe_status ckpt_open(const char *dir, ckpt_view **out, moe_err *err) {
     json_t *meta = NULL;
     moe_status s = load_meta(dir, &meta, err);
@@ -142,6 +194,7 @@ moe_status ckpt_open(const char *dir, ckpt_view **out, moe_err *err) {
                         .meta = meta};
     s = list_keys(dir, keys, key_list, err);
     if (s == MOE_OK) s = verify_files(dir, files, file_list, &view->n_files, err);
+    if (s == MOE_OK) s = refuse_strangers(dir, files, err);
     if (s == MOE_OK)
         *out = view;
     else

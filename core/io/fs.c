@@ -34,15 +34,15 @@ char *fs_join(const char *dir, const char *name) {
 moe_status fs_open_read(const char *path, int *fd, uint64_t *bytes, moe_err *err) {
     struct stat st;
     int f = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe must not hold us up before it is refused */
-    if (f < 0) return fs_fail(err, MOE_E_DATA, path, "cannot open: %m");
+    if (f < 0) return fs_fail(err, MOE_E_IO, path, "cannot open: %m");
     if (fstat(f, &st) != 0) {
-        fs_fail(err, MOE_E_DATA, path, "cannot stat: %m");
+        fs_fail(err, MOE_E_IO, path, "cannot stat: %m");
         close(f);
         return err->code;
     }
     if (!S_ISREG(st.st_mode)) {
         close(f);
-        return fs_fail(err, MOE_E_DATA, path, "is not a regular file");
+        return fs_fail(err, MOE_E_IO, path, "is not a regular file");
     }
     *fd = f;
     *bytes = (uint64_t)st.st_size;
@@ -55,7 +55,7 @@ moe_status fs_read_at(int fd, const char *path, uint64_t offset, void *out, uint
         uint64_t want = n - done < (1u << 30) ? n - done : 1u << 30;
         ssize_t got = pread(fd, to + done, (size_t)want, (off_t)(offset + done));
         if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return fs_fail(err, MOE_E_DATA, path, "cannot read at offset %llu: %m", offset + done + 0ull);
+        if (got < 0) return fs_fail(err, MOE_E_IO, path, "cannot read at offset %llu: %m", offset + done + 0ull);
         if (got == 0)
             return fs_fail(err, MOE_E_DATA, path, "ends at offset %llu, %llu bytes short: it was cut while in use",
                            offset + done + 0ull, n - done + 0ull);
@@ -98,7 +98,7 @@ moe_status fs_checksum(const char *path, int sync, uint64_t *bytes, uint64_t *xx
     if (!state || !chunk || XXH3_64bits_reset(state) != XXH_OK)
         s = fs_fail(err, MOE_E_NOMEM, path, "no memory for a checksum");
     else if (sync && fsync(fd) != 0)
-        s = fs_fail(err, MOE_E_DATA, path, "cannot sync: %m");
+        s = fs_fail(err, MOE_E_IO, path, "cannot sync: %m");
     for (uint64_t at = 0; s == MOE_OK && at < size;) {
         uint64_t n = size - at < CHUNK ? size - at : CHUNK;
         s = fs_read_at(fd, path, at, chunk, n, err);
@@ -121,7 +121,7 @@ moe_status fs_write(int fd, const char *path, const void *bytes, uint64_t n, moe
         uint64_t want = n - done < (1u << 30) ? n - done : 1u << 30;
         ssize_t put = write(fd, from + done, (size_t)want);
         if (put < 0 && errno == EINTR) continue;
-        if (put < 0) return fs_fail(err, MOE_E_DATA, path, "cannot write %llu bytes: %m", n - done + 0ull);
+        if (put < 0) return fs_fail(err, MOE_E_IO, path, "cannot write %llu bytes: %m", n - done + 0ull);
         done += (uint64_t)put;
     }
     return MOE_OK;
@@ -129,19 +129,19 @@ moe_status fs_write(int fd, const char *path, const void *bytes, uint64_t n, moe
 
 moe_status fs_save(const char *path, const void *bytes, uint64_t n, moe_err *err) {
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) return fs_fail(err, MOE_E_DATA, path, "cannot create: %m");
+    if (fd < 0) return fs_fail(err, MOE_E_IO, path, "cannot create: %m");
     moe_status s = fs_write(fd, path, bytes, n, err);
-    if (s == MOE_OK && fsync(fd) != 0) s = fs_fail(err, MOE_E_DATA, path, "cannot sync: %m");
-    if (close(fd) != 0 && s == MOE_OK) s = fs_fail(err, MOE_E_DATA, path, "cannot close: %m");
+    if (s == MOE_OK && fsync(fd) != 0) s = fs_fail(err, MOE_E_IO, path, "cannot sync: %m");
+    if (close(fd) != 0 && s == MOE_OK) s = fs_fail(err, MOE_E_IO, path, "cannot close: %m");
     return s;
 }
 
 moe_status fs_sync_dir(const char *path, moe_err *err) {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return fs_fail(err, MOE_E_DATA, path, "cannot open directory: %m");
+    if (fd < 0) return fs_fail(err, MOE_E_IO, path, "cannot open directory: %m");
     moe_status s = MOE_OK;
     if (fsync(fd) != 0 && errno != EINVAL) /* EINVAL: the file system has no such notion */
-        s = fs_fail(err, MOE_E_DATA, path, "cannot sync directory: %m");
+        s = fs_fail(err, MOE_E_IO, path, "cannot sync directory: %m");
     close(fd);
     return s;
 }
@@ -149,9 +149,9 @@ moe_status fs_sync_dir(const char *path, moe_err *err) {
 static moe_status make_dir(const char *path, moe_err *err) {
     struct stat st;
     if (mkdir(path, 0777) == 0) return MOE_OK;
-    if (errno != EEXIST) return fs_fail(err, MOE_E_DATA, path, "cannot make directory: %m");
+    if (errno != EEXIST) return fs_fail(err, MOE_E_IO, path, "cannot make directory: %m");
     if (stat(path, &st) != 0 || !S_ISDIR(st.st_mode))
-        return fs_fail(err, MOE_E_DATA, path, "exists and is not a directory");
+        return fs_fail(err, MOE_E_IO, path, "exists and is not a directory");
     return MOE_OK;
 }
 
@@ -178,5 +178,5 @@ static int remove_entry(const char *path, const struct stat *st, int type, struc
 
 moe_status fs_remove_tree(const char *path, moe_err *err) {
     if (nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS) == 0 || errno == ENOENT) return MOE_OK;
-    return fs_fail(err, MOE_E_DATA, path, "cannot remove: %m");
+    return fs_fail(err, MOE_E_IO, path, "cannot remove: %m");
 }

@@ -1,5 +1,6 @@
 /* Files and directories, with errors that name the path and the cause: what the readers and writers of core and host
- * share. Every failure is MOE_E_DATA (unreadable, unwritable, disk full, damaged) unless it says otherwise.
+ * share. Every failure is MOE_E_IO (the system refuses: absent, no permission, disk full, not a file) unless it says
+ * otherwise; MOE_E_DATA is left for bytes that are not what they should be.
  * All functions: any thread; paths are borrowed for the call. */
 #ifndef CORE_IO_FS_H
 #define CORE_IO_FS_H
@@ -18,10 +19,11 @@ char *fs_join(const char *dir, const char *name);
 /* Opens a regular file for reading: *fd (the caller closes it) and *bytes, its size now. */
 moe_status fs_open_read(const char *path, int *fd, uint64_t *bytes, moe_err *err);
 
-/* Reads exactly n bytes at offset; a file that has become shorter is an error with the offset at which it ended. */
+/* Reads exactly n bytes at offset; a file that has become shorter is MOE_E_DATA with the offset at which it
+ * ended. */
 moe_status fs_read_at(int fd, const char *path, uint64_t offset, void *out, uint64_t n, moe_err *err);
 
-/* The whole file, a NUL after it, in new memory that the caller frees. Larger than limit bytes is an error. */
+/* The whole file, a NUL after it, in new memory that the caller frees. Larger than limit bytes is MOE_E_DATA. */
 moe_status fs_load(const char *path, uint64_t limit, char **out, uint64_t *n, moe_err *err);
 
 /* Size and XXH3-64 of the file, read once from the start; with sync the file is made durable first (fsync). */

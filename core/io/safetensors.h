@@ -30,8 +30,8 @@ typedef struct st_tensor {
 /* ---- reading; an open file is constant, so every function below st_open may be called from any thread ---- */
 typedef struct st_file st_file;
 
-/* Opens and checks the whole header. *out is set on success only; st_close frees it. MOE_E_DATA: not a valid file;
- * MOE_E_UNSUPPORTED: a dtype or rank unknown here; MOE_E_NOMEM. */
+/* Opens and checks the whole header. *out is set on success only; st_close frees it. MOE_E_IO: cannot be read;
+ * MOE_E_DATA: not a valid file; MOE_E_UNSUPPORTED: a dtype or rank unknown here; MOE_E_NOMEM. */
 moe_status st_open(const char *path, st_file **out, moe_err *err);
 void st_close(st_file *st); /* NULL is fine */
 

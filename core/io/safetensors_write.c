@@ -29,7 +29,7 @@ struct st_writer {
 moe_status st_writer_create(const char *path, st_writer **out, moe_err *err) {
     struct stat st;
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
-        return fs_fail(err, MOE_E_DATA, path, "exists and is not a regular file");
+        return fs_fail(err, MOE_E_IO, path, "exists and is not a regular file");
     st_writer *w = calloc(1, sizeof *w);
     if (!w) return fs_fail(err, MOE_E_NOMEM, path, "no memory");
     w->path = strdup(path);
@@ -185,7 +185,7 @@ moe_status st_writer_declare(st_writer *w, const char *name, int32_t dtype, int3
 
 /* Remembers a failure of the file: whatever comes after would leave a hole. */
 static moe_status fail_for_good(st_writer *w, moe_err *err, const char *what) {
-    fs_fail(&w->failed, MOE_E_DATA, w->part, "cannot %s: %m", what);
+    fs_fail(&w->failed, MOE_E_IO, w->part, "cannot %s: %m", what);
     *err = w->failed;
     return err->code;
 }

@@ -123,7 +123,7 @@ moe_status threads_all_gather(void *self, void *handle, void *stream, const void
     member *m = handle;
     const char *why = misfit(m, count, dtype, -1, in, out);
     const uint64_t bytes = count * dtype_bytes(dtype);
-    if (!why && in != (char *)out + m->index * bytes && overlaps(in, bytes, out, m->g->n * bytes))
+    if (!why && count && in != (char *)out + m->index * bytes && overlaps(in, bytes, out, m->g->n * bytes))
         why = "in and out overlap; in place is in == out + rank * count";
     if (why) return refuse(self, m, "all_gather", why, err);
     moe_status s = member_join(
@@ -144,7 +144,7 @@ moe_status threads_reduce_scatter(void *self, void *handle, void *stream, const 
     member *m = handle;
     const char *why = op < 0 ? "unknown op" : misfit(m, count, dtype, op, in, out);
     const uint64_t bytes = count * dtype_bytes(dtype);
-    if (!why && out != (const char *)in + m->index * bytes && overlaps(in, m->g->n * bytes, out, bytes))
+    if (!why && count && out != (const char *)in + m->index * bytes && overlaps(in, m->g->n * bytes, out, bytes))
         why = "in and out overlap";
     if (why) return refuse(self, m, "reduce_scatter", why, err);
     moe_status s = member_join(

@@ -5,57 +5,8 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#include "core/io/scratch.h"
-#include "io/checkpoint.h"
+#include "core/io/put_checkpoint.h"
 #include "io/checkpoint_meta.h"
-#include "io/safetensors.h"
-
-/* Writes one tensor "w" of `bytes` bytes of this value into the checkpoint. */
-static moe_status put_tensor(const ckpt *c, const char *file, int64_t bytes, int value, moe_err *err) {
-    char block[4096], path[600];
-    st_writer *w = NULL;
-    memset(block, value, sizeof block);
-    snprintf(path, sizeof path, "%s/%s", ckpt_path(c), file);
-    moe_status s = st_writer_create(path, &w, err);
-    if (s != MOE_OK) return s;
-    s = st_writer_declare(w, "w", MOE_U8, 1, &bytes, err);
-    for (int64_t at = 0; s == MOE_OK && at < bytes; at += (int64_t)sizeof block) {
-        int64_t n = bytes - at < (int64_t)sizeof block ? bytes - at : (int64_t)sizeof block;
-        s = st_write(w, block, (uint64_t)n, err);
-    }
-    if (s == MOE_OK) return st_writer_finish(w, err);
-    st_writer_abort(w);
-    return s;
-}
-
-/* A whole checkpoint of two files and two keys. */
-static moe_status put_checkpoint(const char *run, int64_t step, int64_t bytes, int value, moe_err *err) {
-    ckpt *c = NULL;
-    moe_status s = ckpt_begin(run, step, &c, err);
-    if (s != MOE_OK) return s;
-    s = put_tensor(c, "model.safetensors", bytes, value, err);
-    if (s == MOE_OK) s = put_tensor(c, "optimizer.safetensors", 100, value + 1, err);
-    if (s == MOE_OK) s = ckpt_add_key(c, "w", err);
-    if (s == MOE_OK) s = ckpt_add_key(c, "adam.w", err);
-    if (s == MOE_OK) s = ckpt_set(c, "recipe", "[run]\nsteps = 3\n", err);
-    if (s == MOE_OK) return ckpt_commit(c, err);
-    ckpt_abort(c);
-    return s;
-}
-
-/* The newest one opens and verifies; its step. */
-static int64_t check_latest(void) {
-    char *dir = NULL;
-    int64_t step = -1;
-    ckpt_view *view = NULL;
-    ck_ok(ckpt_latest(scratch_dir, &dir, &step, err));
-    ck_assert_ptr_nonnull(dir);
-    ck_ok(ckpt_open(dir, &view, err));
-    ck_assert_int_eq(view->step, step);
-    ckpt_close(view);
-    free(dir);
-    return step;
-}
 
 START_TEST(commits_and_opens) {
     char *dir = NULL;
@@ -117,7 +68,7 @@ START_TEST(replacing_by_renames_survives_a_kill) {
     /* Killed after the second rename: what was replaced goes at the next begin. */
     ck_ok(put_checkpoint(scratch_dir, 7, 10, 3, err));
     ck_assert_int_eq(scratch_count("ckpt"), 3);
-    ck_fails(ckpt_replace_by_renames(scratch_path("ckpt/absent"), five, aside, err), MOE_E_DATA, "absent");
+    ck_fails(ckpt_replace_by_renames(scratch_path("ckpt/absent"), five, aside, err), MOE_E_IO, "absent");
     ck_assert(scratch_exists("ckpt/step-00000005/meta.json"));
 }
 END_TEST
@@ -146,15 +97,36 @@ START_TEST(leftovers_of_killed_runs_are_removed) {
 END_TEST
 
 START_TEST(prune_keeps_the_newest) {
-    ck_ok(ckpt_prune(scratch_dir, 3, err));
+    ck_ok(ckpt_prune(scratch_dir, 3, 0, err));
     for (int64_t step = 99999998; step < 100000003; step++) ck_ok(put_checkpoint(scratch_dir, step, 10, 1, err));
-    ck_fails(ckpt_prune(scratch_dir, 0, err), MOE_E_ARG, "cannot keep 0");
-    ck_ok(ckpt_prune(scratch_dir, 5, err));
+    ck_fails(ckpt_prune(scratch_dir, 0, 0, err), MOE_E_ARG, "cannot keep 0");
+    ck_fails(ckpt_prune(scratch_dir, 1, -1, err), MOE_E_ARG, "every -1 steps");
+    ck_ok(ckpt_prune(scratch_dir, 5, 0, err));
     ck_assert_int_eq(scratch_count("ckpt"), 5);
-    ck_ok(ckpt_prune(scratch_dir, 2, err));
+    ck_ok(ckpt_prune(scratch_dir, 2, 0, err));
     ck_assert_int_eq(scratch_count("ckpt"), 2);
     ck_assert(scratch_exists("ckpt/step-100000001"));
     ck_assert_int_eq(check_latest(), 100000002);
+}
+END_TEST
+
+START_TEST(prune_keeps_steps_for_good) {
+    for (int64_t step = 2; step <= 14; step += 2) ck_ok(put_checkpoint(scratch_dir, step, 10, 1, err));
+    ck_ok(ckpt_prune(scratch_dir, 2, 5, err)); /* 10; and 12, 14 */
+    ck_assert_int_eq(scratch_count("ckpt"), 3);
+    ck_assert(scratch_exists("ckpt/step-00000010"));
+    ck_ok(ckpt_prune(scratch_dir, 1, 5, err)); /* 10 stays, however new or old */
+    ck_assert_int_eq(scratch_count("ckpt"), 2);
+    ck_ok(ckpt_prune(scratch_dir, 1, 7, err));
+    ck_assert_int_eq(scratch_count("ckpt"), 1);
+    ck_assert_int_eq(check_latest(), 14);
+    ck_ok(put_checkpoint(scratch_dir, 16, 10, 1, err));
+    ck_ok(ckpt_prune(scratch_dir, 1, 1, err)); /* every one */
+    ck_assert_int_eq(scratch_count("ckpt"), 2);
+    /* what a kill left goes too, also when no further checkpoint is made */
+    ck_assert_int_eq(mkdir(scratch_path("ckpt/.tmp-step-00000015"), 0700), 0);
+    ck_ok(ckpt_prune(scratch_dir, 2, 0, err));
+    ck_assert_int_eq(scratch_count("ckpt"), 2);
 }
 END_TEST
 
@@ -190,9 +162,9 @@ static moe_status open_changed(const char *from, const char *to, int seal, moe_e
 }
 
 START_TEST(C108_unknown_version_and_keys_are_refused) {
-    ck_fails(open_changed("\"version\": 1", "\"version\": 2", 1, err), MOE_E_UNSUPPORTED,
+    ck_fails(open_changed("\"version\": 1", "\"version\": 2", 1, err), MOE_E_DATA,
              "meta.json: is version 2; this program reads version 1");
-    ck_fails(open_changed("\"version\": 1", "\"version\": 2", 0, err), MOE_E_UNSUPPORTED, "version 2");
+    ck_fails(open_changed("\"version\": 1", "\"version\": 2", 0, err), MOE_E_DATA, "version 2");
     ck_fails(open_changed("\"version\": 1", "\"version\": \"1\"", 1, err), MOE_E_DATA, "not the description");
     ck_ok(put_checkpoint(scratch_dir, 6, 100, 1, err));
     ckpt_view *view = NULL;
@@ -208,14 +180,14 @@ END_TEST
 START_TEST(damaged_meta_is_refused) {
     ck_fails(open_changed("\"w\"", "\"v\"", 0, err), MOE_E_DATA, "meta.json: is damaged: checksum");
     ck_fails(open_changed("\"step\": 5", "\"step\": 6", 0, err), MOE_E_DATA, "meta.json: is damaged");
-    ck_fails(open_changed("\"keys\"", "\"kex\"", 1, err), MOE_E_DATA, "lacks one of step, keys");
+    ck_fails(open_changed("\"keys\"", "\"kex\"", 1, err), MOE_E_DATA, "lacks 'keys'");
     ck_fails(open_changed("\"w\"", "3", 1, err), MOE_E_DATA, "keys[0] is not a string");
     ck_fails(open_changed("{", "{{", 0, err), MOE_E_DATA, "meta.json: line 1, column 2");
     ck_fails(open_changed("model.safe", "../model.safe", 1, err), MOE_E_DATA, "no name of a file in it");
     ck_fails(open_changed("model.safe", "m/model.safe", 1, err), MOE_E_DATA, "no name of a file in it");
-    ck_fails(open_changed("\"xxh3_64\"", "\"xxh\"", 1, err), MOE_E_DATA, "lacks its size or checksum");
+    ck_fails(open_changed("\"xxh3_64\"", "\"xxh\"", 1, err), MOE_E_DATA, "has not its size and checksum alone");
     ckpt_view *view = NULL;
-    ck_fails(ckpt_open(scratch_path("absent"), &view, err), MOE_E_DATA, "absent/meta.json: cannot open: No such file");
+    ck_fails(ckpt_open(scratch_path("absent"), &view, err), MOE_E_IO, "absent/meta.json: cannot open: No such file");
 }
 END_TEST
 
@@ -231,7 +203,78 @@ START_TEST(damaged_files_are_named) {
     ck_assert_int_eq(truncate(file, 4000), 0);
     ck_fails(ckpt_open(dir, &view, err), MOE_E_DATA, "model.safetensors: has 4000 bytes, written were");
     ck_assert_int_eq(unlink(file), 0);
-    ck_fails(ckpt_open(dir, &view, err), MOE_E_DATA, "model.safetensors: cannot open");
+    ck_fails(ckpt_open(dir, &view, err), MOE_E_IO, "model.safetensors: cannot open");
+}
+END_TEST
+
+/* One change to each field, with its text and what must be said; sealed again, so that the change itself is found. */
+START_TEST(each_field_is_strict) {
+    static const struct {
+        const char *from, *to, *said;
+    } rows[] = {
+        {"\"format\": \"moehost", "\"format\": \"other", "not the description of a checkpoint"},
+        {"\"step\": 5", "\"step\": \"5\"", "lacks 'step'"},
+        {"\"step\": 5", "\"step\": -5", "step is negative"},
+        {"\"step\": 5", "\"step\": 5.0", "lacks 'step'"},
+        {"\"step\": 5", "\"step\": 5, \"epoch\": 1", "has a field 'epoch', unknown here"},
+        {"\"step\"", "\"steps\"", "lacks 'step'"},
+        {"\"values\"", "\"valued\"", "lacks 'values'"},
+        {"\"files\"", "\"filed\"", "lacks 'files'"},
+        {"\"recipe\": \"", "\"count\": 3, \"recipe\": \"", "values: 'count' is not a string"},
+        {"\"adam.w\"", "\"w\"", "keys[1] 'w' is there twice"},
+        {"\"bytes\"", "\"mode\": 1, \"bytes\"", "has not its size and checksum alone"},
+        {"\"bytes\": ", "\"bytes\": 1", "bytes, written were 1"},
+        {"\"xxh3_64\": \"", "\"xxh3_64\": \"0", "is damaged: checksum"},
+        {"\"model.safe", "\"other.safe", "other.safetensors: cannot open"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        moe_err err = {.code = MOE_OK};
+        ck_assert_msg(open_changed(rows[i].from, rows[i].to, 1, &err) != MOE_OK, "%s accepted", rows[i].to);
+        ck_assert_msg(strstr(err.msg, rows[i].said) != NULL, "%s: '%s' lacks '%s'", rows[i].to, err.msg, rows[i].said);
+    }
+}
+END_TEST
+
+/* Every byte of every file counts: one bit of each, in turn. */
+START_TEST(every_byte_counts) {
+    static const char *const names[] = {"meta.json", "model.safetensors", "optimizer.safetensors"};
+    ckpt_view *view = NULL;
+    ck_ok(put_checkpoint(scratch_dir, 5, 100, 1, err));
+    const char *dir = scratch_path("ckpt/step-00000005");
+    for (int f = 0; f < 3; f++) {
+        char path[600], *bytes = NULL;
+        uint64_t n = 0;
+        snprintf(path, sizeof path, "%s/%s", dir, names[f]);
+        ck_ok(fs_load(path, 1 << 20, &bytes, &n, err));
+        int fd = open(path, O_WRONLY);
+        for (uint64_t i = 0; i < n; i++) {
+            moe_err err = {.code = MOE_OK};
+            char changed = (char)(bytes[i] ^ (1 << i % 8));
+            if (f == 0 && strchr(" \n", bytes[i]) && strchr(" \t\r\n", changed)) continue; /* blanks mean the same */
+            ck_assert(pwrite(fd, &changed, 1, (off_t)i) == 1);
+            ck_assert_msg(ckpt_open(dir, &view, &err) != MOE_OK, "%s: byte %llu does not count", names[f], i + 0ull);
+            ck_assert_msg(strstr(err.msg, names[f]) != NULL, "'%s' does not name %s", err.msg, names[f]);
+            ck_assert(pwrite(fd, bytes + i, 1, (off_t)i) == 1);
+        }
+        close(fd);
+        free(bytes);
+    }
+    ck_assert_int_eq(check_latest(), 5);
+}
+END_TEST
+
+START_TEST(strangers_are_refused) {
+    ckpt_view *view = NULL;
+    ck_ok(put_checkpoint(scratch_dir, 5, 100, 1, err));
+    const char *dir = scratch_path("ckpt/step-00000005");
+    scratch_save("ckpt/step-00000005/.nfs0001", "x", 1); /* of the file system, and nobody reads it */
+    ck_assert_int_eq(check_latest(), 5);
+    const char *file = scratch_save("ckpt/step-00000005/model-2.safetensors", "x", 1);
+    ck_fails(ckpt_open(dir, &view, err), MOE_E_DATA, "step-00000005: 'model-2.safetensors' is no file of this");
+    ck_assert_int_eq(unlink(file), 0);
+    ck_assert_int_eq(mkdir(scratch_path("ckpt/step-00000005/more"), 0700), 0);
+    ck_fails(ckpt_open(dir, &view, err), MOE_E_DATA, "step-00000005: 'more' is no file of this");
+    ck_assert_int_eq(rmdir(scratch_path("ckpt/step-00000005/more")), 0);
 }
 END_TEST
 
@@ -247,7 +290,7 @@ START_TEST(what_does_not_belong_is_refused) {
     ck_fails(ckpt_commit(c, err), MOE_E_ARG, "a.safetensors.part: is hidden or not finished");
     ck_ok(ckpt_begin(scratch_dir, 1, &c, err));
     ck_assert_int_eq(mkdir(scratch_path("ckpt/.tmp-step-00000001/sub"), 0700), 0);
-    ck_fails(ckpt_commit(c, err), MOE_E_DATA, "sub: is not a regular file");
+    ck_fails(ckpt_commit(c, err), MOE_E_IO, "sub: is not a regular file");
     ck_assert_int_eq(scratch_count("ckpt"), 0);
 }
 END_TEST
@@ -267,10 +310,10 @@ START_TEST(full_disk_leaves_earlier_ones) {
     signal(SIGXFSZ, SIG_IGN);
     ck_ok(put_checkpoint(scratch_dir, 1, 1 << 16, 1, err));
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
-        ck_fails(put_limited(limits[i], 2, 1 << 16, err), MOE_E_DATA, "File too large");
-        ck_fails(put_limited(limits[i], 1, 1 << 16, err), MOE_E_DATA, "File too large");
+        ck_fails(put_limited(limits[i], 2, 1 << 16, err), MOE_E_IO, "File too large");
+        ck_fails(put_limited(limits[i], 1, 1 << 16, err), MOE_E_IO, "File too large");
     }
-    ck_fails(put_limited(300, 1, 10, err), MOE_E_DATA, "meta.json: cannot write"); /* small tensors fit */
+    ck_fails(put_limited(300, 1, 10, err), MOE_E_IO, "meta.json: cannot write"); /* small tensors fit */
     ck_assert_int_eq(scratch_count("ckpt"), 1);
     ck_assert_int_eq(check_latest(), 1);
 }
@@ -286,9 +329,9 @@ START_TEST(read_only_directory_leaves_earlier_ones) {
     } else {
         ck_assert_int_eq(chmod(scratch_path("ckpt"), 0500), 0);
     }
-    ck_fails(put_checkpoint(scratch_dir, 3, 100, 1, err), MOE_E_DATA, "Permission denied");
-    ck_fails(put_checkpoint(scratch_dir, 1, 100, 1, err), MOE_E_DATA, "Permission denied");
-    ck_fails(ckpt_prune(scratch_dir, 1, err), MOE_E_DATA, "cannot rename: Permission denied");
+    ck_fails(put_checkpoint(scratch_dir, 3, 100, 1, err), MOE_E_IO, "Permission denied");
+    ck_fails(put_checkpoint(scratch_dir, 1, 100, 1, err), MOE_E_IO, "Permission denied");
+    ck_fails(ckpt_prune(scratch_dir, 1, 0, err), MOE_E_IO, "cannot rename: Permission denied");
     ck_assert_int_eq(check_latest(), 2);
     if (root)
         ck_assert_int_eq(setresuid(0, 0, 0), 0);
@@ -302,8 +345,8 @@ static void train_until_killed(int64_t step, int fd) {
     for (;; step++) {
         moe_err err;
         if (put_checkpoint(scratch_dir, step, 30000, (int)step & 0xff, &err) != MOE_OK ||
-            put_checkpoint(scratch_dir, step, 40000, 3, &err) != MOE_OK || ckpt_prune(scratch_dir, 2, &err) != MOE_OK ||
-            write(fd, "", 1) != 1) {
+            put_checkpoint(scratch_dir, step, 40000, 3, &err) != MOE_OK ||
+            ckpt_prune(scratch_dir, 2, 4, &err) != MOE_OK || write(fd, "", 1) != 1) {
             fprintf(stderr, "%s\n", err.msg);
             _exit(1);
         }
@@ -340,7 +383,7 @@ START_TEST(kills_leave_a_whole_checkpoint) {
     }
     ck_assert_int_gt(step, 10);
     ck_ok(put_checkpoint(scratch_dir, step + 1, 100, 1, err));
-    ck_ok(ckpt_prune(scratch_dir, 1, err));
+    ck_ok(ckpt_prune(scratch_dir, 1, 0, err));
     ck_assert_int_eq(scratch_count("ckpt"), 1);
 }
 END_TEST
@@ -354,8 +397,12 @@ int main(void) {
     tcase_add_test(tc, replacing_by_renames_survives_a_kill);
     tcase_add_test(tc, leftovers_of_killed_runs_are_removed);
     tcase_add_test(tc, prune_keeps_the_newest);
+    tcase_add_test(tc, prune_keeps_steps_for_good);
     tcase_add_test(tc, C108_unknown_version_and_keys_are_refused);
     tcase_add_test(tc, damaged_meta_is_refused);
+    tcase_add_test(tc, each_field_is_strict);
+    tcase_add_test(tc, every_byte_counts);
+    tcase_add_test(tc, strangers_are_refused);
     tcase_add_test(tc, damaged_files_are_named);
     tcase_add_test(tc, what_does_not_belong_is_refused);
     tcase_add_test(tc, full_disk_leaves_earlier_ones);

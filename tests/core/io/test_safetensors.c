@@ -155,10 +155,10 @@ END_TEST
 
 START_TEST(refuses_what_is_no_file) {
     st_file *st = NULL;
-    ck_fails(st_open(scratch_path("absent"), &st, err), MOE_E_DATA, "absent: cannot open: No such file");
-    ck_fails(st_open(scratch_dir, &st, err), MOE_E_DATA, "is not a regular file");
+    ck_fails(st_open(scratch_path("absent"), &st, err), MOE_E_IO, "absent: cannot open: No such file");
+    ck_fails(st_open(scratch_dir, &st, err), MOE_E_IO, "is not a regular file");
     ck_assert_int_eq(mkfifo(scratch_path("pipe"), 0600), 0);
-    ck_fails(st_open(scratch_path("pipe"), &st, err), MOE_E_DATA, "is not a regular file");
+    ck_fails(st_open(scratch_path("pipe"), &st, err), MOE_E_IO, "is not a regular file");
 }
 END_TEST
 

@@ -166,9 +166,9 @@ START_TEST(disk_full_surfaces_with_the_path) {
     char *block = calloc(1, 4 << 20);
     st_writer *w = writer("x");
     ck_ok(st_writer_declare(w, "a", MOE_U8, 1, (int64_t[]){8 << 20}, err));
-    ck_fails(st_write(w, block, 4 << 20, err), MOE_E_DATA, "x.part: cannot write data: No space left on device");
-    ck_fails(st_write(w, block, 4 << 20, err), MOE_E_DATA, "No space left"); /* for good */
-    ck_fails(st_writer_finish(w, err), MOE_E_DATA, "No space left");
+    ck_fails(st_write(w, block, 4 << 20, err), MOE_E_IO, "x.part: cannot write data: No space left on device");
+    ck_fails(st_write(w, block, 4 << 20, err), MOE_E_IO, "No space left"); /* for good */
+    ck_fails(st_writer_finish(w, err), MOE_E_IO, "No space left");
     ck_assert(!scratch_exists("x"));
     free(block);
 }
@@ -185,7 +185,7 @@ START_TEST(failures_at_the_last_flush_surface) {
     st_writer *w = writer("x");
     ck_ok(st_writer_declare(w, "a", MOE_U8, 1, (int64_t[]){sizeof block}, err));
     ck_ok(st_write(w, block, sizeof block, err)); /* still in the buffer */
-    ck_fails(st_writer_finish(w, err), MOE_E_DATA, "x.part: cannot write data: File too large");
+    ck_fails(st_writer_finish(w, err), MOE_E_IO, "x.part: cannot write data: File too large");
     limit.rlim_cur = soft;
     setrlimit(RLIMIT_FSIZE, &limit);
     ck_assert_int_eq(scratch_count(""), 0);
@@ -194,9 +194,9 @@ END_TEST
 
 START_TEST(places_that_cannot_be_written) {
     st_writer *w = NULL;
-    ck_fails(st_writer_create(scratch_dir, &w, err), MOE_E_DATA, "exists and is not a regular file");
+    ck_fails(st_writer_create(scratch_dir, &w, err), MOE_E_IO, "exists and is not a regular file");
     w = writer("no/such/x");
-    ck_fails(st_writer_finish(w, err), MOE_E_DATA, "no/such/x.part: cannot create: No such file");
+    ck_fails(st_writer_finish(w, err), MOE_E_IO, "no/such/x.part: cannot create: No such file");
 }
 END_TEST
 

@@ -136,8 +136,8 @@ START_TEST(damage_in_the_middle_is_an_error) {
     const char *path = scratch_save("metrics.jsonl", text, sizeof text - 1);
     ck_fails(metrics_open(path, 9, &m, err), MOE_E_DATA, "metrics.jsonl: line 2 is not an object with a step");
     check_text(text);
-    ck_fails(metrics_open(scratch_path("no/such"), 1, &m, err), MOE_E_DATA, "cannot open for writing");
-    ck_fails(metrics_open(scratch_dir, 1, &m, err), MOE_E_DATA, "is not a regular file");
+    ck_fails(metrics_open(scratch_path("no/such"), 1, &m, err), MOE_E_IO, "cannot open for writing");
+    ck_fails(metrics_open(scratch_dir, 1, &m, err), MOE_E_IO, "is not a regular file");
 }
 END_TEST
 
@@ -157,8 +157,8 @@ START_TEST(full_disk_surfaces_and_leaves_no_torn_line) {
     metrics_row row = {.step = 1};
     ck_ok(write_limited(m, 11, &row, err)); /* fits exactly */
     row.step = 2;
-    ck_fails(write_limited(m, 11, &row, err), MOE_E_DATA, "cannot write the line of step 2: File too large");
-    ck_fails(write_limited(m, 15, &row, err), MOE_E_DATA, "only 4 of 11 bytes of step 2 fit");
+    ck_fails(write_limited(m, 11, &row, err), MOE_E_IO, "cannot write the line of step 2: File too large");
+    ck_fails(write_limited(m, 15, &row, err), MOE_E_IO, "only 4 of 11 bytes of step 2 fit");
     check_text("{\"step\":1}\n");
     ck_ok(metrics_write(m, &row, err)); /* room again */
     check_text("{\"step\":1}\n{\"step\":2}\n");

@@ -236,8 +236,22 @@ START_TEST(degrees_of_parallelism) {
         {"ranks without dp", .put = {"parallel: dp = 1", "comm: ranks = 2"}, .code = 2, .say = {"[parallel] dp"}},
         {"a batch that ranks cannot share", .put = {"batch: global = 4", "comm: ranks = 3"}, .code = 2,
          .say = {"global = 4", "3"}},
+    };
+    RUN(rows);
+}
+END_TEST
+
+/* Absurd buffers: the plan names all bytes before one is allocated, whose own refusal would read otherwise. */
+START_TEST(C036_planned_bytes_are_named_before_buffers_are_allocated) {
+    static const row rows[] = {
         {"too little memory", .put = {"memory: limit = 4 KiB"}, .line = NO_PLACE, .code = 2,
-         .say = {"bytes", "4096", "[memory] limit"}},
+         .say = {"the plan needs ", " bytes, [memory] limit is 4096"}},
+        {"to run", .put = {"memory: limit = 4 KiB"}, .args = "run tiny.ini", .line = NO_PLACE, .code = 2,
+         .say = {"the plan needs ", " bytes, [memory] limit is 4096"}},
+        {"half a terabyte to run", .args = "run tiny.ini --set memory.limit=1~GiB",
+         .put = {"batch: micro = 100000", "batch: global = 100000", "model: hidden = 512", "model: layers = 16"},
+         .line = NO_PLACE, .code = 2, .say = {"the plan needs ", " bytes, [memory] limit is 1073741824"},
+         .not_say = "alloc"},
     };
     RUN(rows);
 }
@@ -253,8 +267,11 @@ START_TEST(sizes_beyond_the_machine) {
         {"logits",
          .put = {"model: vocab = 16777216", "model: hidden = 131072", "model: heads = 1024", "memory: limit = 1 TiB"},
          .line = NO_PLACE, .code = 2, .say = {"bytes", "1099511627776"}},
-        {"a microbatch", .put = {"batch: micro = 1000000000", "batch: global = 1000000000", "memory: limit = 1 TiB"},
+        {"a microbatch", .put = {"batch: micro = 4000000", "batch: global = 4000000", "memory: limit = 1 TiB"},
          .line = NO_PLACE, .code = 1, .say = {"bytes"}},
+        {"a microbatch past the router's limit",
+         .put = {"batch: micro = 1000000000", "batch: global = 1000000000", "memory: limit = 1 TiB"},
+         .line = NO_PLACE, .code = 3, .say = {"router/topk", "max_tokens"}},
     };
     RUN(rows);
 }
@@ -302,6 +319,7 @@ TCase *recipe_tests(void) {
     tcase_add_test(tc, all_faults_in_one_pass);
     tcase_add_test(tc, layers_and_parts);
     tcase_add_test(tc, degrees_of_parallelism);
+    tcase_add_test(tc, C036_planned_bytes_are_named_before_buffers_are_allocated);
     tcase_add_test(tc, sizes_beyond_the_machine);
     tcase_add_test(tc, data_that_is_none);
     return tc;

@@ -1,10 +1,12 @@
-/* Runs the tests of comm/threads: collectives against plain loops, groups and timing, faults and abort. */
+/* Runs the tests of comm/threads: collectives against plain loops, groups and timing, faults and abort,
+ * injected delays. */
 #include "threads_case.h"
 
 int main(void) {
     SRunner *r = srunner_create(suite_collectives());
     srunner_add_suite(r, suite_groups());
     srunner_add_suite(r, suite_faults());
+    srunner_add_suite(r, suite_delays());
     srunner_run_all(r, CK_NORMAL);
     int failed = srunner_ntests_failed(r);
     srunner_free(r);

@@ -1,4 +1,4 @@
-/* What the three test files of comm/threads share: opening an instance on a rank, and checks that threads may make
+/* What the test files of comm/threads share: opening an instance on a rank, and checks that threads may make
  * cheaply (Check writes a message at every ck_assert, so loops count faults and assert once). */
 #ifndef TESTS_THREADS_CASE_H
 #define TESTS_THREADS_CASE_H
@@ -48,4 +48,5 @@ static inline dice dice_new(uint64_t key) {
 Suite *suite_collectives(void);
 Suite *suite_groups(void);
 Suite *suite_faults(void);
+Suite *suite_delays(void);
 #endif

@@ -1,5 +1,6 @@
 /* precision/fp32 and precision/bf16: shapes, dtypes and hosts that do not fit are refused, with the exact text. */
 #include "linear_case.h"
+#include "plugins/lacks.h"
 
 static moe_tensor shape(int32_t dtype, int32_t ndim, int64_t a, int64_t b, int64_t c) {
     return (moe_tensor){.dtype = dtype, .ndim = ndim, .shape = {a, b, c, 1}};
@@ -80,9 +81,9 @@ START_TEST(dtypes_that_do_not_fit) {
 }
 END_TEST
 
-static const char *const ids[] = {"fp32", "bf16"};
+static const char *const names[] = {"precision/fp32", "precision/bf16"};
 static moe_status try_create(int format, const moe_host *host, moe_err *err) {
-    const moe_precision_v0 *t = plugin_open("precision", ids[format])->vtable;
+    const moe_precision_v0 *t = plugin_open("precision", strchr(names[format], '/') + 1)->vtable;
     const moe_precision_cfg cfg = {.size = sizeof cfg};
     void *self = NULL;
     const moe_status s = t->create(&cfg, host, &self, err);
@@ -91,28 +92,12 @@ static moe_status try_create(int format, const moe_host *host, moe_err *err) {
 }
 
 START_TEST(a_device_without_products_is_named) {
-    const moe_op *ops[8];
-    const moe_device_v0 table = plain_device_table(ops, MOE_OP_LINEAR);
-    const moe_device_service device = {.size = sizeof device, .table = &table};
-    const test_service services[] = {{"moe.device/0", &device}, {NULL, NULL}};
-    moe_err err = {.size = sizeof err};
-    test_host h;
-    char want[200];
-    ck_assert_int_eq(try_create(_i, test_host_init(&h, services), &err), MOE_E_UNSUPPORTED);
-    snprintf(want, sizeof want, "precision/%s needs operation moe.linear/0; device \"plain loops\" has none", ids[_i]);
-    ck_assert_str_eq(err.msg, want);
+    expect_needs_operation(try_create, _i, names[_i], MOE_OP_LINEAR);
 }
 END_TEST
 
 START_TEST(C122_a_host_without_a_device_is_refused_with_text) {
-    moe_err err = {.size = sizeof err};
-    test_host h;
-    char want[200];
-    ck_assert_int_eq(try_create(_i, test_host_init(&h, NULL), &err), MOE_E_UNSUPPORTED);
-    snprintf(want, sizeof want, "precision/%s needs service moe.device/0; this host has none", ids[_i]);
-    ck_assert_str_eq(err.msg, want);
-    const moe_host none = {.size = sizeof none};
-    ck_assert_int_eq(try_create(_i, &none, &err), MOE_E_UNSUPPORTED);
+    expect_needs_device(try_create, _i, names[_i]);
 }
 END_TEST
 
