@@ -169,7 +169,7 @@ typedef struct moe_expert_rows_attr {
  * token. (Fedus et al., arXiv 2101.03961, 2.2; Megatron Core MoE's capacity factor and drop policies)
  * forward  in  ids [T,k] I32, weights [T,k] F32
  *          out kept_ids [T,k] I32 (-1 = dropped or none), kept_weights [T,k] F32 (0 there), n [2] I64 += {choices,
- *              dropped}. Not in place.
+ *              dropped}. Not in place. A weight of a choice that is NaN, or an id >= n_experts, is MOE_E_DATA.
  * forward only: a dropped choice has no row, and so no gradient. */
 #define MOE_OP_CAPACITY "moe.capacity/0"
 enum { MOE_DROP_PROB, MOE_DROP_POSITION };

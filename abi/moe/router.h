@@ -42,7 +42,7 @@ typedef struct moe_router_needs {
     const moe_param_spec *params, *state;
     uint32_t n_params, n_state;
     /* losses: each is a SUM over routed tokens; the host divides by the global count of tokens that are not padding.
-     * NULL- terminated names in one array: "aux_loss", "z_loss", "entropy" are shown under the metrics of that name. */
+     * Names in one array: "aux_loss", "z_loss", "entropy" are shown under the metrics of that name. */
     const char *const *losses;
     uint32_t n_losses, scope; /* scope: MOE_SCOPE_*, what the choice of one token depends on */
     /* MOE_SCOPE_*: what the gradient of the losses at one token depends on. Where it is the microbatch, another
@@ -74,7 +74,7 @@ typedef struct moe_route_args { /* new arguments append */
     const moe_tensor *expert_ids; /* [T,k] I32 */
     const moe_tensor *weights;    /* [T,k] F32; 0 where the id is -1 */
     const moe_tensor *counts;     /* [E] I64 += choices of each expert; absent in evaluation and recompute */
-    const moe_tensor *losses;     /* [n_losses] F64 += ; absent = do not report */
+    const moe_tensor *losses;     /* [n_losses] F64 += ; absent in evaluation and recompute */
     void *saved, *workspace;
     /* backward only */
     const moe_tensor *divisor; /* [1] I64: routed tokens of the global batch, padding not counted. Loss terms enter the

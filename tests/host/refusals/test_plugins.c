@@ -1,6 +1,7 @@
 /* Plugins that are whole files but break the contract (tests/host/badplugins), plugins that are not there, and two of
  * one name. Every refusal is exit code 3, and one line with the reason. */
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 
 #include "files.h"
@@ -106,6 +107,10 @@ START_TEST(instances_that_go_wrong) {
          .say = {"router/bad", "the stars are not right: 7 of them"}},
         {"needs says nothing", .put = {"router: plugin = $BAD/needs_silent.so"}, .line = NO_PLACE, .code = 3,
          .say = {"router/bad", "without a reason"}},
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* which report it in their own way */
+        {"create overflows its stack", .args = "run tiny.ini", .put = {"router: plugin = $BAD/create_deep.so"},
+         .line = NO_PLACE, .code = 128 + SIGSEGV, .say = {"moehost: crashed in ", "(SIGSEGV)"}},
+#endif
         {"it wants hidden states", .put = {"router: plugin = $BAD/inputs.so"}, .line = NO_PLACE, .code = 3,
          .say = {"router/bad", "inputs"}},
         {"it has too many losses", .put = {"router: plugin = $BAD/losses.so"}, .line = NO_PLACE, .code = 3,

@@ -252,9 +252,12 @@ END_TEST
 START_TEST(the_records_are_complete) {
     cpu_open c;
     cpu_open_start(&c, 1);
-    static const char *const with_backward[] = {MOE_OP_EMBED,     MOE_OP_RMSNORM,     MOE_OP_ROPE,
-                                                MOE_OP_ATTENTION, MOE_OP_SWIGLU_PROB, MOE_OP_ROUTER_LINEAR};
-    ck_assert_uint_eq(c.table->n_ops, 16);
+    static const char *const with_backward[] = {
+        MOE_OP_EMBED,         MOE_OP_RMSNORM,   MOE_OP_ROPE,     MOE_OP_ATTENTION, MOE_OP_SWIGLU_PROB,
+        MOE_OP_ROUTER_LINEAR, MOE_OP_HEAD_NORM, MOE_OP_MLA_PACK, MOE_OP_BIAS,      MOE_OP_SIGMOID,
+        MOE_OP_JITTER};
+    const uint32_t n_with = sizeof with_backward / sizeof with_backward[0];
+    ck_assert_uint_eq(c.table->n_ops, 22);
     uint32_t backwards = 0;
     for (uint32_t i = 0; i < c.table->n_ops; i++) {
         const moe_op *op = c.table->ops[i];
@@ -263,8 +266,8 @@ START_TEST(the_records_are_complete) {
         ck_assert_ptr_eq(cpu_open_find(&c, op->name), op); /* no name twice */
         backwards += op->backward != NULL;
     }
-    for (int i = 0; i < 6; i++) ck_assert_ptr_nonnull(cpu_open_find(&c, with_backward[i])->backward);
-    ck_assert_uint_eq(backwards, 6);
+    for (uint32_t i = 0; i < n_with; i++) ck_assert_ptr_nonnull(cpu_open_find(&c, with_backward[i])->backward);
+    ck_assert_uint_eq(backwards, n_with);
     cpu_open_stop(&c);
 }
 END_TEST
