@@ -26,6 +26,21 @@ __attribute__((format(printf, 3, 4))) static void visit(walk *w, const char *key
     w->status = w->fn(w->arg, key, value, w->err);
 }
 
+/* What changes the numbers though every tensor keeps its shape. */
+static void visit_attention(walk *w, const model_cfg *c) {
+    const rope_cfg *r = &c->rope;
+    uint64_t slides = 0xcbf29ce484222325u; /* FNV-1a of the layers that slide */
+    for (uint32_t l = 0; l < c->layers; l++)
+        slides = (slides ^ (uint64_t)model_layer_slides(c, l)) * UINT64_C(0x100000001b3);
+    visit(w, "model.attention", "%d qk_norm=%d window=%" PRId64 " on %016" PRIx64, c->attention, c->qk_norm, c->window,
+          c->window ? slides : 0);
+    visit(w, "model.rope",
+          "theta=%.9g dim=%u interleaved=%d scaling=%d factor=%.9g original=%" PRId64
+          " beta=%.9g,%.9g mscale=%.9g,%.9g attention_factor=%.9g truncate=%d",
+          (double)r->theta, r->dim, r->interleaved, r->scaling, (double)r->factor, r->original, (double)r->beta_fast,
+          (double)r->beta_slow, (double)r->mscale, (double)r->mscale_all_dim, (double)r->attention_factor, r->truncate);
+}
+
 static void visit_model(walk *w, const model_cfg *c) {
     visit(w, "model.layers", "%u", c->layers);
     visit(w, "model.dense_layers", "%u", c->dense_layers);
@@ -35,9 +50,11 @@ static void visit_model(walk *w, const model_cfg *c) {
     visit(w, "model.head_dim", "%u", c->head_dim);
     visit(w, "model.experts", "%u", c->experts);
     visit(w, "model.top_k", "%u", c->top_k);
-    visit(w, "model.rope_theta", "%.9g", (double)c->rope.theta);
     visit(w, "model.norm_eps", "%.9g", (double)c->norm_eps);
     visit(w, "model.tied", "%d", c->tied);
+    visit_attention(w, c);
+    visit(w, "model.activation", "%d alpha=%.9g limit=%.9g", c->activation, (double)c->activation_alpha,
+          (double)c->activation_limit);
 }
 
 /* "topk score=softmax order=before ..." */
@@ -62,6 +79,7 @@ static moe_status walk_all(const session *s, int level, identity_fn fn, void *ar
     visit(&w, "data.seq_len", "%" PRId64, c->seq);
     visit(&w, "data", "%016" PRIx64, data_hash(s->data));
     visit(&w, "batch.global", "%" PRId64, s->trainer.global);
+    visit(&w, "capacity", "%.9g drop=%d scope=%d", (double)c->capacity, c->capacity_drop, c->capacity_scope);
     return w.status;
 }
 

@@ -120,7 +120,7 @@ expect 2 "$moehost" run tiny.ini --out whole --resume --set optimizer.kind=sgd -
 diff -r whole kept || fail "a refused run changed the old one"
 
 echo "- another model, data order or router is not resumed"
-for change in model.heads=8 data.seq_len=16 run.seed=9 router.score=sigmoid batch.global=8; do
+for change in model.heads=8 model.rope_theta=5000 model.window=4 capacity.factor=2 data.seq_len=16 run.seed=9 router.score=sigmoid batch.global=8; do
     expect 2 "$moehost" run tiny.ini --out whole --resume --steps 9 --set $change
     grep -q "was written with" err.txt || fail "no reason given for $change"
 done

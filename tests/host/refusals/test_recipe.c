@@ -267,11 +267,13 @@ START_TEST(sizes_beyond_the_machine) {
         {"logits",
          .put = {"model: vocab = 16777216", "model: hidden = 131072", "model: heads = 1024", "memory: limit = 1 TiB"},
          .line = NO_PLACE, .code = 2, .say = {"bytes", "1099511627776"}},
-        {"a microbatch", .put = {"batch: micro = 4000000", "batch: global = 4000000", "memory: limit = 1 TiB"},
+        {"a microbatch",
+         .put = {"batch: micro = 4000000", "batch: global = 4000000", "memory: limit = 1 TiB",
+                 "memory: head_rows = 16777216"},
          .line = NO_PLACE, .code = 1, .say = {"bytes"}},
         {"a microbatch past the router's limit",
-         .put = {"batch: micro = 1000000000", "batch: global = 1000000000", "memory: limit = 1 TiB"},
-         .line = NO_PLACE, .code = 3, .say = {"router/topk", "max_tokens"}},
+         .put = {"batch: micro = 1000000000", "batch: global = 1000000000", "memory: limit = 1 TiB"}, .line = NO_PLACE,
+         .code = 3, .say = {"router/topk", "max_tokens"}},
     };
     RUN(rows);
 }
