@@ -32,10 +32,8 @@ static moe_status check_checkpoint(const session *s, const char *dir, moe_err *e
 }
 
 static moe_status evaluate(session *s, const command_args *args, moe_err *err) {
-    size_t n = 0;
-    const char *const *weights = recipe_list(s->recipe, "model", "weights", &n);
     eval_options o = {.checkpoint = command_value(args, "ckpt"),
-                      .weights = n ? weights[0] : NULL,
+                      .weights = s->weights,
                       .dump = command_value(args, "dump"),
                       .grads = command_flag(args, "grads")};
     eval_batch batch;

@@ -23,17 +23,38 @@ static moe_status find_checkpoint(const session *s, const command_args *args, ch
     return status;
 }
 
+/* Numbers between commas or blanks, each within the vocabulary. */
+static moe_status read_ids(const char *text, int64_t vocab, int32_t **ids, int64_t *n, moe_err *err) {
+    *ids = malloc((strlen(text) + 1) * sizeof **ids);
+    if (!*ids) return moe_fail(err, MOE_E_NOMEM, "out of memory for the ids");
+    for (const char *at = text; at[strspn(at, ", ")];) {
+        char *end = NULL;
+        at += strspn(at, ", ");
+        long long id = strtoll(at, &end, 10);
+        if (end == at || !strchr(", ", *end) || id < 0 || id >= vocab)
+            return moe_fail(err, MOE_E_ARG, "--in: '%.20s' is no id of 0..%lld", at, (long long)vocab - 1);
+        (*ids)[(*n)++] = (int32_t)id;
+        at = end;
+    }
+    return *n ? MOE_OK : moe_fail(err, MOE_E_ARG, "--in: one id at least");
+}
+
 static int continue_text(session *s, const command_args *args) {
+    const char *in = command_value(args, "in");
+    int32_t *ids = NULL;
     generate_options o = {.prompt = command_value(args, "prompt"),
                           .tokens = command_int(args, "tokens", 200),
                           .temperature = command_float(args, "temperature", 0.8),
                           .seed = (uint64_t)command_int(args, "seed", 1)};
     char *dir = NULL;
     moe_err err = {.size = sizeof err};
-    moe_status status = find_checkpoint(s, args, &dir, &err);
+    moe_status status = in ? read_ids(in, s->trainer.model.vocab, &ids, &o.n_ids, &err) : MOE_OK;
+    o.ids = ids;
+    if (!status) status = find_checkpoint(s, args, &dir, &err);
     o.checkpoint = dir;
     if (!status) status = generate(s, &o, stdout, &err);
     free(dir);
+    free(ids);
     if (status) fprintf(stderr, "moehost: %s\n", err.msg);
     if (!status && stop_requested()) return 128 + stop_requested();
     return wire_exit_code(status);
@@ -44,8 +65,8 @@ int cmd_generate(int argc, char **argv) {
     int code = command_parse("generate", argc, argv, &args);
     if (code >= 0) return code;
     const char *prompt = command_value(&args, "prompt");
-    if (!prompt || !*prompt) {
-        fprintf(stderr, "moehost generate: --prompt TEXT is needed, one byte at least\n");
+    if (!prompt == !command_value(&args, "in") || (prompt && !*prompt)) {
+        fprintf(stderr, "moehost generate: --prompt TEXT, one byte at least, or --in IDS is needed\n");
         return EXIT_CODE_USAGE;
     }
     session s;

@@ -41,20 +41,37 @@ static void push(int32_t *window, int64_t seq, int64_t *n, int32_t token) {
     window[(*n)++] = token;
 }
 
+static void print_token(const generation *g, int32_t token, int first) {
+    if (g->o->prompt)
+        fputc(token, g->to);
+    else
+        fprintf(g->to, first ? "%d" : " %d", token);
+}
+
+/* The prompt, as far as the window holds it, and on paper. */
+static void take_prompt(const generation *g, int32_t *window, int64_t seq, int64_t *n) {
+    int64_t length = g->o->prompt ? (int64_t)strlen(g->o->prompt) : g->o->n_ids;
+    for (int64_t i = 0; i < length; i++) {
+        int32_t token = g->o->prompt ? (uint8_t)g->o->prompt[i] : g->o->ids[i];
+        push(window, seq, n, token);
+        print_token(g, token, i == 0);
+    }
+}
+
 static moe_status loop(generation *g, trainer *t, int32_t *window, float *logits, moe_err *err) {
     const model_cfg *c = &g->s->trainer.model;
-    const int64_t ids = c->vocab < 256 ? c->vocab : 256; /* a byte each; higher ids stand for none */
+    /* of a text, a byte each: higher ids stand for none */
+    const int64_t ids = g->o->prompt && c->vocab > 256 ? 256 : c->vocab;
     moe_random_key key = moe_random_key_make(g->o->seed, MOE_RANDOM_SAMPLE, "generate");
     int64_t n = 0;
-    for (const char *p = g->o->prompt; *p; p++) push(window, c->seq, &n, (uint8_t)*p);
-    fputs(g->o->prompt, g->to);
+    take_prompt(g, window, c->seq, &n);
     for (int64_t i = 0; i < g->o->tokens && !stop_requested(); i++) {
         moe_status status = trainer_logits(t, window, logits, err);
         if (status) return status;
         double u = (double)moe_random_unit(moe_random_words(key, (uint64_t)i, 0).v[0]);
         int32_t token = draw(logits + (n - 1) * c->vocab, ids, g->o->temperature, u);
         push(window, c->seq, &n, token);
-        fputc(token, g->to);
+        print_token(g, token, 0);
         fflush(g->to);
     }
     fputc('\n', g->to);
