@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "stop.h"
+
 typedef struct meeting {
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -67,6 +69,7 @@ static void *rank_main(void *arg) {
     rank_thread *t = arg;
     meeting *m = t->m;
     moe_err err = {.size = sizeof err};
+    crash_cover_thread();
     moe_status status = t->fn(t->arg, t->rank, &t->bootstrap, &err);
     if (!status) return NULL;
     pthread_mutex_lock(&m->lock);

@@ -47,16 +47,27 @@ static void report_crash(int signal_number) {
     raise(signal_number);
 }
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1 /* and the sanitizers report better */
+#else
+#define SANITIZED 0
+#endif
+
+void crash_cover_thread(void) {
+    enum { BYTES = 32768 }; /* the frame of a signal alone has 11 KiB with AMX */
+    static _Thread_local char own[BYTES];
+    const stack_t stack = {.ss_sp = own, .ss_size = BYTES};
+    if (!SANITIZED) sigaltstack(&stack, NULL);
+}
+
 void crash_install(const char *(*current)(void)) {
     crash_current = current;
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    (void)report_crash; /* the sanitizers report better */
-#else
+    if (SANITIZED) return;
     static const int fatal[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
-    struct sigaction action = {.sa_handler = report_crash};
+    struct sigaction action = {.sa_handler = report_crash, .sa_flags = SA_ONSTACK};
     sigemptyset(&action.sa_mask);
+    crash_cover_thread();
     for (size_t i = 0; i < sizeof fatal / sizeof fatal[0]; i++) sigaction(fatal[i], &action, NULL);
-#endif
 }
 
 static void report_exit(void) {

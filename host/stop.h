@@ -12,6 +12,9 @@ int stop_requested(void);
 /* [main] on SIGSEGV, SIGBUS, SIGFPE, SIGILL: one line that names the plugin call (layer, microbatch) that this thread
  * was inside of, then the default action. current: returns that name or NULL; async-signal-safe. */
 void crash_install(const char *(*current)(void));
+/* Gives the handler a stack of its own on this thread, so that a stack that overflows has its line too; until the
+ * thread ends. The thread of crash_install has one. */
+void crash_cover_thread(void);
 
 /* Until exit_allow, exit() is called by somebody else than main: one line that names the plugin call, and exit code 1,
  * so that nothing takes it for success. Handlers and destructors of libraries that came before exit_guard do not run,

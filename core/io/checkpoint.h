@@ -43,10 +43,9 @@ typedef struct ckpt_view {
     struct json_t *meta;      /* owns the strings */
 } ckpt_view;
 
-/* Reads meta.json and verifies version and every checksum. MOE_E_IO: not there; MOE_E_DATA: a version unknown here;
- * damaged, naming the file; or a file or field that does not belong: what is not listed was not
- * verified. Hidden names (.nfs0123, .DS_Store), which nothing here reads, are let be. *out is set on success only;
- * ckpt_close frees it. */
+/* Reads meta.json and verifies version, fields and every checksum. MOE_E_IO: not there; MOE_E_DATA: a version unknown
+ * here; damaged, naming the file; a field or file that does not belong - what is not listed was not verified. Hidden
+ * names (.nfs0123, .DS_Store) are let be: nothing reads them. *out is set on success only; ckpt_close frees it. */
 moe_status ckpt_open(const char *dir, ckpt_view **out, moe_err *err);
 void ckpt_close(ckpt_view *view); /* NULL is fine */
 /* A string of the free map, NULL when not there; lives as long as the view. */

@@ -90,6 +90,8 @@
 #endif
 
 /* ---- faults of behaviour ---- */
+#define SPARE __attribute__((unused)) /* a fault may leave it without a use */
+
 /* Values of CREATE and NEEDS: with a reason, and without. */
 #define REFUSE moe_fail(err, MOE_E_ARG, "the stars are not right: %d of them", 7)
 #define SAY_NOTHING MOE_E_UNSUPPORTED
@@ -98,6 +100,13 @@
 #define WAIT_FOR_EVER \
     for (;;) pause()
 #define LEAVE exit(0)
+/* Values of CREATE and NEEDS again: a recursion that has no end. */
+#define GO_DEEPER (moe_status) go_deeper(1)
+
+SPARE static int go_deeper(int depth) {
+    volatile char frame[512] = {1};
+    return depth ? go_deeper(depth + frame[0]) + frame[1] : 0;
+}
 
 #ifdef CONSTRUCTOR
 __attribute__((constructor)) static void construct(void) {
@@ -113,8 +122,6 @@ __attribute__((constructor)) static void construct(void) {
 #endif
 
 /* ---- the plugin ---- */
-#define SPARE __attribute__((unused)) /* a fault may leave it without a use */
-
 static moe_status create(const moe_router_cfg *cfg, const moe_host *host, void **self, moe_err *err) {
     (void)cfg, (void)host, (void)err;
     static char nothing;
