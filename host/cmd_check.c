@@ -1,4 +1,5 @@
 /* moehost check: everything that a run does before its first step, and what it would need; trains nothing. */
+#include <hf/load.h>
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -14,6 +15,7 @@ static moe_status check_rank(void *arg, uint32_t rank, const moe_bootstrap *boot
     trainer_cfg cfg = s->trainer;
     cfg.plan_only = 1;
     moe_status status = trainer_create(&t, &cfg, &with, err);
+    if (!status && !rank && s->weights) status = hf_check(t, s->weights, err);
     if (!status && !rank) {
         const trainer_memory m = trainer_memory_of(t);
         int64_t total = 0, n = 0;

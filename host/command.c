@@ -29,6 +29,7 @@ void command_print_help(const command *c, FILE *to) {
         fprintf(to, "%*s  %s\n", n < 28 ? 28 - n : 0, "", o->help);
     }
     fprintf(to, "  %-26s  %s\n", "--help", "this text");
+    if (c->more) fprintf(to, "\n%s", c->more);
 }
 
 void command_print_overview(FILE *to) {

@@ -36,6 +36,7 @@ typedef struct command {
     const command_option *options; /* [n_options] */
     size_t n_options;
     bool hidden;
+    const char *more; /* lines after the options in the help; NULL = none */
 } command;
 
 enum { COMMAND_VALUES = 256 };
@@ -87,6 +88,7 @@ int cmd_eval(int argc, char **argv);
 int cmd_generate(int argc, char **argv);
 int cmd_import(int argc, char **argv);
 int cmd_export(int argc, char **argv);
+int cmd_probe(int argc, char **argv);
 int cmd_plugins(int argc, char **argv);
 int cmd_help(int argc, char **argv);
 

@@ -223,6 +223,21 @@ static void read_dense(hf_reader *r) {
         c->dense_layers = (int64_t)n;
 }
 
+/* qwen3_moe: transformers 5 writes num_local_experts for num_experts. */
+static void read_experts(hf_reader *r) {
+    static const char *const names[] = {"num_experts", "num_local_experts"};
+    const json_t *value = NULL;
+    const char *key = NULL;
+    if (r->c->style != HF_QWEN3_MOE) return;
+    for (int i = 0; i < 2 && !value; i++) value = json_object_get(r->root, key = names[i]);
+    if (!value) {
+        err_list_add(r->errs, "%s:1: num_experts: missing; a qwen3_moe model has no default for it", r->name);
+        return;
+    }
+    hf_read_int(r, NULL, key, value, 1, 1 << 20, &r->c->experts);
+    hf_check_same(r, names[1], r->c->experts, names[0]);
+}
+
 /* ---- what follows from several keys ---- */
 static void check_sizes(hf_reader *r) {
     hf_config *c = r->c;
@@ -289,6 +304,7 @@ bool hf_config_parse(const char *text, size_t n, const char *name, hf_config *ou
         err_list_add(errs, "%s:1: is no JSON object", name);
     else if (read_type(&r)) {
         hf_read_table(&r);
+        read_experts(&r);
         read_rope(&r);
         read_window(&r);
         read_dense(&r);

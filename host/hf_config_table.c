@@ -54,7 +54,9 @@ static const key_rule rules[] = {
     {"tie_word_embeddings", ALL, BOOL, TO(tied), 0, 0, "false"},
     /* experts */
     {"num_local_experts", MIX | GPT, INT, TO(experts), 1, 1 << 20, NULL},
-    {"num_experts", Q2 | Q3 | OLM, INT, TO(experts), 1, 1 << 20, NULL},
+    {"num_experts", Q2 | OLM, INT, TO(experts), 1, 1 << 20, NULL},
+    {"num_experts", Q3, TAKEN, 0, 0, 0, ""}, /* one of the two, by version */
+    {"num_local_experts", Q3, TAKEN, 0, 0, 0, ""},
     {"n_routed_experts", DS3, INT, TO(experts), 1, 1 << 20, NULL},
     {"num_experts_per_tok", ALL, INT, TO(top_k), 1, 1 << 20, NULL},
     {"experts_per_token", GPT, TAKEN, 0, 0, 0, ""},
@@ -73,7 +75,7 @@ static const key_rule rules[] = {
     /* router */
     {"norm_topk_prob", Q2 | Q3 | OLM | DS3, BOOL, TO(renormalise), 0, 0, NULL},
     {"router_aux_loss_coef", GQA, REAL, TO(aux_coef), 0, 1000, "0"},
-    {"output_router_logits", GQA, BOOL, TO(output_router_logits), 0, 0, "false"},
+    {"output_router_logits", ALL, BOOL, TO(output_router_logits), 0, 0, "false"},
     {"router_jitter_noise", MIX, ONLY, 0, 0, 0, "0|0.0|null"}, /* transformers jitters the experts' input too */
     {"aux_loss_alpha", DS3, REAL, TO(aux_coef), 0, 1000, "0"},
     {"seq_aux", DS3, BOOL, TO(seq_aux), 0, 0, "true"},
@@ -95,7 +97,7 @@ static const key_rule rules[] = {
     {"qk_nope_head_dim", DS3, INT, TO(nope_dim), 1, 65534, NULL},
     {"qk_rope_head_dim", DS3, INT, TO(rope_dim), 2, 65534, NULL},
     {"v_head_dim", DS3, INT, TO(v_dim), 1, 65536, NULL},
-    {"sliding_window", MIX | Q2 | GPT, INT, TO(window), 1, 1 << 30, "0"},
+    {"sliding_window", MIX | Q2 | GPT, INT, TO(window), 0, 1 << 30, "0"},
     {"sliding_window", Q3, IGNORED, 0, 0, 0, ""}, /* only with use_sliding_window */
     {"use_sliding_window", Q2, BOOL, TO(slides), 0, 0, "false"},
     {"use_sliding_window", Q3, ONLY, 0, 0, 0, "false|null"}, /* which layers slide differs between versions */

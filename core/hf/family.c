@@ -281,6 +281,7 @@ static void set_deepseek(object *o, const model_cfg *c, const hf_routing *r) {
     set_bool(o, "norm_topk_prob", r->renormalise);
     set(o, "scoring_func", json_string("sigmoid"));
     set(o, "topk_method", json_string("noaux_tc"));
+    set_int(o, "num_nextn_predict_layers", 0);
     set_bool(o, "rope_interleave", c->rope.interleaved);
     set_bool(o, "attention_bias", 0);
 }

@@ -15,7 +15,7 @@
 enum { SLAB_LIMIT = 1 << 20, NAMES_SHOWN = 8 };
 
 typedef struct loading {
-    trainer *t;
+    const trainer *t;
     const char *dir;
     hf_folder *folder;
     hf_map *map;
@@ -206,20 +206,26 @@ static moe_status check_tied_head(const loading *l, moe_err *err) {
 }
 
 /* ---- the whole ---- */
-static moe_status prepare(loading *l, moe_err *err) {
+/* The folder's files and the model's names, held against each other. */
+static moe_status open_folder(loading *l, moe_err *err) {
     moe_status status = hf_folder_open(l->dir, &l->folder, err);
     if (!status) status = hf_folder_extra_layers(l->dir, &l->extra, err);
     if (!status) status = hf_map_of(l->t, &l->map, err);
     if (status) return status;
+    l->seen = calloc(l->folder->n + 1, sizeof *l->seen);
+    int whole = l->seen != NULL;
+    for (uint32_t i = 0; whole && i < l->folder->n; i++)
+        whole = (l->seen[i] = calloc(st_count(l->folder->files[i]) + 1, 1)) != NULL;
+    return whole ? check_names(l, err) : fs_fail(err, MOE_E_NOMEM, l->dir, "out of memory for its names");
+}
+
+static moe_status open_buffers(loading *l, moe_err *err) {
     int64_t most = hf_slab_most(l->map, SLAB_LIMIT);
     l->bytes = malloc((size_t)most * 4);
     l->theirs = malloc((size_t)most * sizeof *l->theirs);
     l->checksum = calloc(l->map->n + 1, sizeof *l->checksum);
-    l->seen = calloc(l->folder->n + 1, sizeof *l->seen);
-    int whole = l->bytes && l->theirs && l->checksum && l->seen;
-    for (uint32_t i = 0; whole && i < l->folder->n; i++)
-        whole = (l->seen[i] = calloc(st_count(l->folder->files[i]) + 1, 1)) != NULL;
-    if (!whole) return fs_fail(err, MOE_E_NOMEM, l->dir, "out of memory to read %lld numbers", (long long)most);
+    if (!l->bytes || !l->theirs || !l->checksum)
+        return fs_fail(err, MOE_E_NOMEM, l->dir, "out of memory to read %lld numbers", (long long)most);
     return hf_device_open(&l->device, l->t, most, err);
 }
 
@@ -234,11 +240,18 @@ static void finish(loading *l) {
     hf_folder_close(l->folder);
 }
 
+moe_status hf_check(const trainer *t, const char *dir, moe_err *err) {
+    loading l = {.t = t, .dir = dir};
+    moe_status status = open_folder(&l, err);
+    finish(&l);
+    return status;
+}
+
 moe_status hf_load(trainer *t, const char *dir, moe_err *err) {
     loading l = {.t = t, .dir = dir};
     if (!t->model->params.master) return moe_fail(err, MOE_E_ARG, "a trainer that only plans has no place for weights");
-    moe_status status = prepare(&l, err);
-    if (!status) status = check_names(&l, err);
+    moe_status status = open_folder(&l, err);
+    if (!status) status = open_buffers(&l, err);
     if (!status) status = check_tied_head(&l, err);
     for (uint32_t i = 0; !status && i < l.map->n; i++) status = load_tensor(&l, i, err);
     for (uint32_t i = 0; !status && i < l.map->n; i++) status = verify_tensor(&l, i, err);

@@ -12,6 +12,10 @@
  * or 2^20 numbers, a few times. */
 moe_status hf_load(trainer *t, const char *dir, moe_err *err);
 
+/* [main] The same checks of names, shapes and types, from the files' headers; the trainer may be one that only plans.
+ */
+moe_status hf_check(const trainer *t, const char *dir, moe_err *err);
+
 /* n values of a file's dtype to FP32: MOE_F32, MOE_BF16, ST_F16 (exact, infinities and NaN included). in may be at any
  * alignment. 0: another dtype. */
 int hf_to_f32(int32_t dtype, const void *in, float *out, int64_t n);

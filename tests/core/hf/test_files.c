@@ -72,6 +72,7 @@ START_TEST(checkpoint_to_folder_without_a_model_in_memory) {
     rig_open(&plan, &c, NULL);
     ck_ok(hf_save(plan.t, dir, &o, err));
     ck_fails(hf_load(plan.t, dir, err), MOE_E_ARG, "only plans");
+    ck_ok(hf_check(plan.t, dir, err));
     rig_close(&plan);
     expect_loaded(dir, _i, &from);
     rig_close(&from);
@@ -80,6 +81,7 @@ START_TEST(checkpoint_to_folder_without_a_model_in_memory) {
     rig_open(&plan, &c, NULL);
     ck_fails(hf_save(plan.t, scratch_path("other"), &o, err), MOE_E_DATA, "tensors, the model has");
     ck_assert(!scratch_exists("other/config.json"));
+    ck_fails(hf_check(plan.t, dir, err), MOE_E_DATA, "are unknown to it: model.layers.0.block_sparse_moe.gate.weight");
     rig_close(&plan);
 }
 END_TEST

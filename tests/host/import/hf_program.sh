@@ -109,6 +109,8 @@ echo "- weights that do not fit are refused before the first step, and name the 
 expect 1 "$moehost" run hf.ini $data --set model.layers=1 --out wrong
 says 'unknown to it: model.layers.1.'
 [ ! -f wrong/metrics.jsonl ] || fail "a run without weights has left metrics"
+expect 1 "$moehost" check hf.ini $data --set model.layers=1
+says 'unknown to it: model.layers.1.'
 expect 1 "$moehost" run hf.ini $data --set model.weights=nothing --out wrong
 says 'neither model.safetensors nor'
 
@@ -129,7 +131,7 @@ expect 2 "$moehost" import 'with, comma'
 says 'weights: one folder, not 2'
 says 'nothing is written'
 [ ! -f 'with, comma.ini' ] || fail "a recipe that is refused was written"
-mkdir -p './-odd name' && cp hf/config.json './-odd name'
+mkdir -p './-odd name' && cp hf/* './-odd name'
 expect 0 "$moehost" import './-odd name' -o odd.ini
 expect 0 "$moehost" check odd.ini $data
 

@@ -57,19 +57,49 @@ START_TEST(export_and_import_are_inverse) {
 }
 END_TEST
 
-START_TEST(routers_are_written_in_the_plugins_words) {
-    static const char *const lines[HF_STYLES][8] = {
-        [HF_MIXTRAL] = {"renormalise = true", "aux_coef = 0.02"},
-        [HF_QWEN2_MOE] = {"aux_coef = 0.001"},
-        [HF_QWEN3_MOE] = {"renormalise = true"},
-        [HF_OLMOE] = {"aux_coef = 0.01"},
-        [HF_DEEPSEEK_V3] = {"score = sigmoid", "expert_bias = true", "scale = 2.5", "groups = 4", "groups_kept = 2",
-                            "group_score = sum2", "aux_scope = sequence", "aux_coef = 0.0001"},
-        [HF_GPT_OSS] = {"order = after", "aux_coef = 0.9"}};
+/* What each family's recipe says, besides the sizes. */
+START_TEST(recipes_say_what_the_file_says) {
+    static const char *const lines[HF_STYLES][26] = {
+        [HF_MIXTRAL] = {"layers = 4", "head_dim = 8", "expert_ffn = 224", "rope_theta = 1000000", "norm_eps = 1e-05",
+                        "renormalise = true", "aux_coef = 0.02", "seq_len = 4096"},
+        [HF_QWEN2_MOE] = {"qkv_bias = true", "shared_experts = 1", "shared_ffn = 176", "shared_gate = true",
+                          "aux_coef = 0.001"},
+        [HF_QWEN3_MOE] = {"head_dim = 24", "qk_norm = head", "dense_layers = 1", "dense_ffn = 192", "tied = true",
+                          "rope_scaling = linear", "rope_factor = 2.5", "renormalise = true"},
+        [HF_OLMOE] = {"qk_norm = full", "kv_heads = 4", "aux_coef = 0.01"},
+        [HF_DEEPSEEK_V3] = {"attention = mla",
+                            "q_lora = 24",
+                            "kv_lora = 16",
+                            "head_dim = 24",
+                            "rotary_dim = 8",
+                            "v_dim = 12",
+                            "rope_interleaved = true",
+                            "rope_scaling = yarn",
+                            "rope_factor = 40",
+                            "rope_original = 4096",
+                            "rope_beta_fast = 32",
+                            "rope_beta_slow = 1",
+                            "rope_mscale = 1",
+                            "rope_mscale_all_dim = 1",
+                            "shared_experts = 2",
+                            "shared_ffn = 20",
+                            "score = sigmoid",
+                            "expert_bias = true",
+                            "renormalise = true",
+                            "scale = 2.5",
+                            "groups = 4",
+                            "groups_kept = 2",
+                            "group_score = sum2",
+                            "aux_scope = sequence",
+                            "aux_coef = 0.0001"},
+        [HF_GPT_OSS] = {"qkv_bias = true", "out_bias = true", "sinks = true", "window = 128", "window_pattern = sf",
+                        "rope_scaling = yarn", "rope_truncate = false", "expert_biases = true", "router_bias = true",
+                        "activation = clamped_swiglu", "activation_alpha = 1.702", "activation_limit = 7",
+                        "order = after", "aux_coef = 0.9"}};
     model_cfg m;
     char *text = NULL;
     to_model(config_texts[_i], &m, &text);
-    for (int k = 0; k < 8 && lines[_i][k]; k++) ck_assert_msg(has_line(text, lines[_i][k]), "no '%s'", lines[_i][k]);
+    for (int k = 0; k < 26 && lines[_i][k]; k++) ck_assert_msg(has_line(text, lines[_i][k]), "no '%s'", lines[_i][k]);
     int renormalised = _i == HF_MIXTRAL || _i == HF_QWEN3_MOE || _i == HF_DEEPSEEK_V3;
     ck_assert_int_eq(has_line(text, "renormalise = true"), renormalised);
     free(text);
@@ -156,7 +186,7 @@ END_TEST
 int main(void) {
     TCase *t = tcase_create("family");
     tcase_add_loop_test(t, export_and_import_are_inverse, 0, HF_STYLES);
-    tcase_add_loop_test(t, routers_are_written_in_the_plugins_words, 0, HF_STYLES);
+    tcase_add_loop_test(t, recipes_say_what_the_file_says, 0, HF_STYLES);
     tcase_add_loop_test(t, what_no_family_has_is_refused, 0, sizeof misfits / sizeof misfits[0]);
     return run_case(t);
 }
