@@ -1,6 +1,7 @@
 /* moe.attention/0 against plain attention in FP64, which stores every score; gradients against that one's, and those
  * against sampled central differences. Shapes cross the block size (64) on both sides, with windows, documents and
  * padding, sinks, and values wider and narrower than keys. Rows of padding hold NaN throughout. */
+#include "core/run_suite.h"
 #include "ot.h"
 
 enum { ALONE, ONE, SEVERAL, SHUFFLED, PAD_LEFT, PAD_RIGHT, PAD_MIDDLE, PAD_SEQUENCE, N_DOCS }; /* ALONE: no tensor */
@@ -233,7 +234,8 @@ START_TEST(attention_and_gradients_hold) {
 }
 END_TEST
 
-/* Every length with every window and every kind of numbering; sinks, widths and dtypes take turns. */
+/* Every length with every window and every kind of numbering; sinks, widths and dtypes take turns. Under a sanitizer
+ * two of three shrink to one token. */
 START_TEST(windows_documents_and_sinks_hold) {
     static const int64_t seqs[] = {1, 63, 64, 65, 130};
     static shape all[5 * 5 * N_DOCS];
@@ -243,7 +245,7 @@ START_TEST(windows_documents_and_sinks_hold) {
             for (int w = 0; w < 5; w++, n++) {
                 const int64_t windows[] = {0, 1, 5, seqs[i], seqs[i] + 3};
                 all[n] = (shape){1 + (n % 2 || docs == PAD_SEQUENCE),
-                                 seqs[i],
+                                 UNDER_SANITIZER && n % 3 ? 1 : seqs[i],
                                  2,
                                  1 + n % 2,
                                  16,
