@@ -81,7 +81,7 @@ void command_print_overview(FILE *to);
 /* Flushes stdout; EXIT_CODE_FAILED with a line on stderr when what was printed could not be written, else code. */
 int command_finish(int code);
 
-/* The commands. Those that a build lacks are not in the table. */
+/* The commands, a file cmd_<name>.c each. */
 int cmd_run(int argc, char **argv);
 int cmd_check(int argc, char **argv);
 int cmd_eval(int argc, char **argv);

@@ -9,7 +9,6 @@
     { "out", "DIR", "string", false, "run.out", "directory of the run; default: runs/<name>" }
 #define OPTIONS(rows_) .options = rows_, .n_options = sizeof rows_ / sizeof rows_[0]
 
-#ifdef HOST_HAS_CMD_RUN
 static const command_option run_options[] = {
     SET,
     {"steps", "N", "int 0..1000000000000", false, "run.steps", "optimiser steps instead of [run] steps"},
@@ -19,12 +18,8 @@ static const command_option run_options[] = {
     {"overwrite", NULL, NULL, false, NULL, "remove a run that is already in the directory"},
     {"quiet", NULL, NULL, false, NULL, "no progress, errors only"},
 };
-#endif
-#ifdef HOST_HAS_CMD_CHECK
 static const command_option check_options[] = {
     SET, {"resolved", NULL, NULL, false, NULL, "print every value with its origin, as a recipe"}};
-#endif
-#ifdef HOST_HAS_CMD_EVAL
 static const command_option eval_options[] = {
     SET,
     {"in", "FILE", "string", false, NULL, "safetensors with tokens [B,S] and, optional, mask [B,S] (0 = padding)"},
@@ -33,58 +28,87 @@ static const command_option eval_options[] = {
     {"with-aux", NULL, NULL, false, NULL, "gradients of the loss with the routers' losses"},
     {"ckpt", "DIR", "string", false, NULL, "checkpoint; default: [model] weights, or else the initial values"},
 };
-#endif
-#ifdef HOST_HAS_CMD_GENERATE
 static const command_option generate_options[] = {
     SET,
     OUT,
-    {"prompt", "TEXT", "string", false, NULL, "text to continue"},
+    {"prompt", "TEXT", "string", false, NULL, "text to continue, for models of bytes"},
+    {"in", "IDS", "string", false, NULL, "token ids to continue, between commas; the answer is ids too"},
     {"tokens", "N", "int 1..1000000000", false, NULL, "tokens to add"},
     {"temperature", "X", "float 0..1000", false, NULL, "0 takes the likeliest token"},
     {"seed", "N", "int 0..9223372036854775807", false, NULL, "key of the random choice"},
     {"ckpt", "DIR", "string", false, NULL, "checkpoint; default: the last of the run"},
 };
-#endif
-#ifdef HOST_HAS_CMD_IMPORT
 static const command_option import_options[] = {
     {"o", "RECIPE", "string", false, NULL, "file to write; default: <name of HF_DIR>.ini in the working directory"},
     {"overwrite", NULL, NULL, false, NULL, "replace a file that is already there"},
 };
-#endif
-#ifdef HOST_HAS_CMD_EXPORT
 static const command_option export_options[] = {
     {"dtype", "TYPE", "enum bf16|f32", false, NULL, "bf16 or f32; default: bf16"},
     {"overwrite", NULL, NULL, false, NULL, "replace a model that is already in HF_DIR; other files stay"},
 };
-#endif
+static const command_option probe_options[] = {
+    {"in", "FILE", "string", false, NULL, "safetensors with the tensors below; not for a scheduler"},
+    {"out", "FILE", "string", false, NULL, "file to write; a scheduler without it prints"},
+    {"set", "KEY=VALUE", "string", true, NULL, "an option of the plugin; repeats"},
+    {"ranks", "N", "int 1..64", false, NULL, "dispatcher, scheduler: ranks, threads of this process; default 1"},
+    {"backward", NULL, NULL, false, NULL, "router, precision: gradients too; given d_weights or dy mean it"},
+    {"device", "ID", "string", false, NULL, "device plugin that the plugin runs on; default cpu"},
+    {"top-k", "N", "int 1..65536", false, NULL, "router: choices of a token; default 2"},
+    {"seq-len", "N", "int 1..1000000000000", false, NULL, "router: tokens of a sequence; default T"},
+    {"seed", "N", "int 0..9223372036854775807", false, NULL, "router: key of its random numbers; default 0"},
+    {"layer", "N", "int 0..1023", false, NULL, "router, dispatcher: layer it is made for; default 0"},
+    {"experts", "N", "int 1..1000000", false, NULL,
+     "E; default: router: of logits; dispatcher: largest id + 1, at least k"},
+    {"ep", "N", "int 1..64", false, NULL, "dispatcher: neighbouring ranks that share the experts; default: --ranks"},
+    {"row-align", "N", "int 1..65536", false, NULL, "dispatcher: rows of an expert begin at multiples; default 1"},
+    {"layers", "N", "int 1..64", false, NULL, "scheduler: layers of the step; default 2"},
+    {"microbatches", "N", "int 1..1024", false, NULL, "scheduler: microbatches of the step; default 2"},
+};
+static const char probe_more[] =
+    "KIND/ID: an id as in a recipe, or a path: router/topk, router/./mine.so, router//opt/mine.so.\n"
+    "Real numbers may be F32 or BF16, whole numbers I32, I64, U8 or BOOL. ? = may be absent.\n\n"
+    "router      in   logits [T,E]; hidden? [T,h], token_ids? [T] where the router asks for them; mask? [T], 0 = "
+    "padding;\n"
+    "                 d_weights? [T,k]; params.NAME?, state.NAME? as the router declares them\n"
+    "            out  expert_ids [T,k] I32, weights [T,k] F32, counts [E] I64, and every loss of the router under its\n"
+    "                 name (aux_loss, z_loss, ...) [1] F64, the mean over live tokens\n"
+    "            with d_weights or --backward: d_logits [T,E] F32 (d_hidden, d_params.NAME where there are any), of\n"
+    "                 sum(d_weights * weights) and the losses times their coefficients, as means over live tokens.\n"
+    "                 Without d_weights: of the losses. The call is the whole global batch, step 1, in training.\n"
+    "precision   in   x [M,K]; w? [N,K]; dy? [M,N]; group_offsets? [G+1], from 0 to M: then w is [G,N,K]\n"
+    "            out  F32: dequant [M,K], x as the products see it; y = x w^T [M,N] (with w); dx = dy w [M,K] (with "
+    "w,\n"
+    "                 dy); dw = dy^T x [N,K] or [G,N,K] (with dy)\n"
+    "dispatcher  in   rank.R.hidden [T,h], rank.R.expert_ids [T,k] (-1 = none), rank.R.weights [T,k] of each rank\n"
+    "            out  rank.R.rows [N,h] as they came, in order of the local experts; rank.R.counts [G] I64 rows of "
+    "each;\n"
+    "                 rank.R.combined [T,h] through identity experts: the sum over slots of weight * hidden\n"
+    "scheduler   out  JSON: the nodes of a small step with unit costs, the order of each rank and lane, the simulated\n"
+    "                 timeline. --ranks N: data parallel ranks\n";
 static const command_option plugins_options[] = {{"json", NULL, NULL, false, NULL, "one JSON object for programs"}};
 static const command_option help_options[] = {
     {"markdown", NULL, NULL, false, NULL, "the topic as Markdown (recipe only)"}};
 
 static const command commands[] = {
-#ifdef HOST_HAS_CMD_RUN
     {"run", "RECIPE", "train as the recipe says", 1, 1, cmd_run, OPTIONS(run_options), false},
-#endif
-#ifdef HOST_HAS_CMD_CHECK
     {"check", "RECIPE", "parse, load, build and check graph and memory; train nothing", 1, 1, cmd_check,
      OPTIONS(check_options), false},
-#endif
-#ifdef HOST_HAS_CMD_EVAL
     {"eval", "RECIPE", "loss, logits, routing and gradients of given tokens, into a file", 1, 1, cmd_eval,
      OPTIONS(eval_options), false},
-#endif
-#ifdef HOST_HAS_CMD_GENERATE
     {"generate", "RECIPE", "continue a text with a trained model", 1, 1, cmd_generate, OPTIONS(generate_options),
      false},
-#endif
-#ifdef HOST_HAS_CMD_IMPORT
     {"import", "HF_DIR", "make a recipe from a Hugging Face model's config.json", 1, 1, cmd_import,
      OPTIONS(import_options), false},
-#endif
-#ifdef HOST_HAS_CMD_EXPORT
     {"export", "RUN_DIR HF_DIR", "write a run's last checkpoint as a Hugging Face model", 2, 2, cmd_export,
      OPTIONS(export_options), false},
-#endif
+    {.name = "probe",
+     .args = "KIND/ID",
+     .summary = "run one plugin on given tensors",
+     .least = 1,
+     .most = 1,
+     .run = cmd_probe,
+     OPTIONS(probe_options),
+     .more = probe_more},
     {"plugins", "[KIND[/ID]]", "what is found where, versions, and options with type and default", 0, 1, cmd_plugins,
      OPTIONS(plugins_options), false},
     {"help", "[TOPIC]", "a command, or: recipe, plugins, exit-codes", 0, 1, cmd_help, OPTIONS(help_options), false},

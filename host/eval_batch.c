@@ -11,31 +11,9 @@
 /* Largest B*S: what is read here is small beside what the model needs for it. */
 enum { MAX_TOKENS = 1 << 28 };
 
-/* Element i of a tensor of whole numbers as read from a file; 0 in *known: another type. */
-static int64_t number_at(int32_t dtype, const void *data, int64_t i, int *known) {
-    const uint8_t *bytes = data;
-    int32_t narrow;
-    int64_t wide;
-    *known = 1;
-    switch (dtype) {
-        case MOE_U8:
-        case ST_BOOL:
-            return bytes[i];
-        case MOE_I32:
-            memcpy(&narrow, bytes + i * 4, sizeof narrow);
-            return narrow;
-        case MOE_I64:
-            memcpy(&wide, bytes + i * 8, sizeof wide);
-            return wide;
-        default:
-            *known = 0;
-            return 0;
-    }
-}
-
 static moe_status read_matrix(const char *path, const st_file *f, const st_tensor *t, void **data, moe_err *err) {
     int known = 0;
-    number_at(t->dtype, "01234567", 0, &known);
+    st_whole_at(t->dtype, "01234567", 0, &known);
     if (!known || t->ndim != 2 || t->shape[0] < 1 || t->shape[1] < 1 || t->elements > MAX_TOKENS)
         return fs_fail(err, MOE_E_DATA, path,
                        "%s is %s of %d dimensions, %" PRId64 " x %" PRId64
@@ -57,7 +35,7 @@ static moe_status take_tokens(const char *path, const st_file *f, int64_t vocab,
     b->rows = t->shape[0];
     b->seq = t->shape[1];
     for (int64_t i = 0; i < t->elements && !status; i++) {
-        int64_t id = number_at(t->dtype, data, i, &known);
+        int64_t id = st_whole_at(t->dtype, data, i, &known);
         if (id < 0 || id >= vocab)
             status = fs_fail(err, MOE_E_DATA, path,
                              "tokens[%" PRId64 ",%" PRId64 "] = %" PRId64 " is outside of the vocabulary 0..%" PRId64,
@@ -80,7 +58,7 @@ static moe_status take_mask(const char *path, const st_file *f, eval_batch *b, m
     if (!status) b->mask = malloc((size_t)t->elements);
     if (!status && !b->mask) status = moe_fail(err, MOE_E_NOMEM, "out of memory for the mask of %s", path);
     for (int64_t i = 0; i < t->elements && !status; i++) {
-        int64_t v = number_at(t->dtype, data, i, &known);
+        int64_t v = st_whole_at(t->dtype, data, i, &known);
         if (v != 0 && v != 1)
             status = fs_fail(err, MOE_E_DATA, path, "mask[%" PRId64 ",%" PRId64 "] = %" PRId64 " is neither 0 nor 1",
                              i / b->seq, i % b->seq, v);

@@ -32,6 +32,27 @@ uint64_t st_dtype_bits(int32_t dtype) {
     return dtype >= 0 && dtype < ST_DTYPE_COUNT ? st_dtypes[dtype].bits : 0;
 }
 
+int64_t st_whole_at(int32_t dtype, const void *data, int64_t i, int *known) {
+    const uint8_t *bytes = data;
+    int32_t narrow;
+    int64_t wide;
+    *known = 1;
+    switch (dtype) {
+        case MOE_U8:
+        case ST_BOOL:
+            return bytes[i];
+        case MOE_I32:
+            memcpy(&narrow, bytes + i * 4, sizeof narrow);
+            return narrow;
+        case MOE_I64:
+            memcpy(&wide, bytes + i * 8, sizeof wide);
+            return wide;
+        default:
+            *known = 0;
+            return 0;
+    }
+}
+
 int32_t st_dtype_from_name(const char *name) {
     for (int32_t i = 0; i < ST_DTYPE_COUNT; i++)
         if (strcmp(st_dtypes[i].name, name) == 0) return i;

@@ -19,6 +19,9 @@ const char *st_dtype_name(int32_t dtype);     /* "BF16"; NULL for a number that 
 uint64_t st_dtype_bits(int32_t dtype);        /* of one element; 0 for a number that is no dtype */
 int32_t st_dtype_from_name(const char *name); /* -1: unknown */
 
+/* Element i of bytes in a file's order, of BOOL, U8, I32 or I64. *known: 0 = another type, and the result is 0. */
+int64_t st_whole_at(int32_t dtype, const void *data, int64_t i, int *known);
+
 typedef struct st_tensor {
     const char *name; /* UTF-8, lives as long as the file is open */
     int32_t dtype, ndim;

@@ -84,6 +84,7 @@ static moe_status create_device(parts *p, moe_err *err) {
 }
 
 static moe_status create_comm(parts *p, moe_err *err) {
+    if (!p->cfg.comm.desc) return MOE_OK;
     part_host *h = add_host(p, &p->cfg.comm, -1, err);
     if (!h) return MOE_E_NOMEM;
     const moe_comm_cfg cfg = {
@@ -97,6 +98,7 @@ static moe_status create_comm(parts *p, moe_err *err) {
 }
 
 static moe_status create_precision(parts *p, moe_err *err) {
+    if (!p->cfg.precision.desc) return MOE_OK;
     part_host *h = add_host(p, &p->cfg.precision, -1, err);
     if (!h) return MOE_E_NOMEM;
     const moe_precision_cfg cfg = {.size = sizeof cfg, .kv = p->cfg.precision.kv, .n_kv = p->cfg.precision.n_kv};
@@ -113,6 +115,7 @@ static moe_status create_precision(parts *p, moe_err *err) {
 }
 
 static moe_status create_scheduler(parts *p, moe_err *err) {
+    if (!p->cfg.scheduler.desc) return MOE_OK;
     part_host *h = add_host(p, &p->cfg.scheduler, -1, err);
     if (!h) return MOE_E_NOMEM;
     const moe_scheduler_cfg cfg = {.size = sizeof cfg, .kv = p->cfg.scheduler.kv, .n_kv = p->cfg.scheduler.n_kv};
@@ -192,12 +195,18 @@ moe_status parts_dispatcher_needs(parts *p, uint32_t layer, moe_dispatcher_needs
     return named_layer(&p->cfg.dispatcher, layer, status, err);
 }
 
-void parts_destroy(parts *p) {
-    if (!p) return;
+void parts_drop_layers(parts *p) {
     for (uint32_t i = p->cfg.n_layers; i-- > 0;) {
         if (p->dispatcher_self && p->dispatcher_self[i]) p->dispatcher->destroy(p->dispatcher_self[i]);
         if (p->router_self && p->router_self[i]) parts_router(p, i)->destroy(p->router_self[i]);
+        if (p->dispatcher_self) p->dispatcher_self[i] = NULL;
+        if (p->router_self) p->router_self[i] = NULL;
     }
+}
+
+void parts_destroy(parts *p) {
+    if (!p) return;
+    parts_drop_layers(p);
     if (p->scheduler_self) p->scheduler->destroy(p->scheduler_self);
     if (p->precision_self) p->precision->destroy(p->precision_self);
     if (p->comm_self) p->comm->destroy(p->comm_self);

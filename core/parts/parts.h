@@ -44,7 +44,8 @@ typedef struct parts {
     moe_precision_needs precision_needs;
 } parts;
 
-/* [main] device, comm, precision, scheduler. Collective over the ranks (comm). On error everything is undone. */
+/* [main] device, comm, precision, scheduler; one of the last three whose desc is NULL is left out, and its service with
+ * it. Collective over the ranks (comm). On error everything is undone. */
 moe_status parts_create(parts **out, const parts_cfg *cfg, moe_err *err);
 /* [main] the router and dispatcher of one MoE layer; cfg without kv. Errors name the plugin. */
 moe_status parts_add_router(parts *p, moe_router_cfg *cfg, moe_err *err);
@@ -53,6 +54,8 @@ moe_status parts_add_dispatcher(parts *p, moe_dispatcher_cfg *cfg, moe_err *err)
 moe_status parts_router_needs(parts *p, uint32_t layer, moe_router_needs *needs, moe_err *err);
 moe_status parts_dispatcher_needs(parts *p, uint32_t layer, moe_dispatcher_needs *needs, moe_err *err);
 void parts_destroy(parts *p); /* [main] idle */
+/* [main] idle. The routers and dispatchers alone: whoever has made comm groups for them ends those after it. */
+void parts_drop_layers(parts *p);
 
 /* The table of a layer's router. */
 const moe_router_v0 *parts_router(const parts *p, uint32_t layer);

@@ -29,6 +29,27 @@ START_TEST(instances_go_in_reverse_order) {
 }
 END_TEST
 
+/* Whoever needs one plugin alone gives no others. */
+START_TEST(kinds_without_a_plugin_are_left_out) {
+    fake_set s;
+    parts *p = NULL;
+    fake_set_init(&s, -1, NULL);
+    s.cfg.comm = s.cfg.precision = s.cfg.scheduler = (part_ref){.desc = NULL};
+    check_ok(parts_create(&p, &s.cfg, err));
+    add_layer(p, 1);
+    ck_assert_str_eq(s.log, "device/fake+ router/fake layer 1+ dispatcher/fake layer 1+ ");
+    const moe_host *host = ((const fake *)p->router_self[1])->host;
+    ck_assert_ptr_nonnull(host->service(host->ctx, "moe.device/0"));
+    ck_assert_ptr_null(host->service(host->ctx, "moe.comm/0"));
+    s.log[0] = 0;
+    parts_drop_layers(p);
+    ck_assert_str_eq(s.log, "dispatcher/fake layer 1- router/fake layer 1- ");
+    parts_drop_layers(p);
+    parts_destroy(p);
+    ck_assert_str_eq(s.log, "dispatcher/fake layer 1- router/fake layer 1- device/fake- ");
+}
+END_TEST
+
 START_TEST(what_instances_say_of_themselves_is_kept) {
     fake_set s;
     parts *p = NULL;
@@ -131,6 +152,7 @@ END_TEST
 int main(void) {
     TCase *t = tcase_create("parts");
     tcase_add_test(t, instances_go_in_reverse_order);
+    tcase_add_test(t, kinds_without_a_plugin_are_left_out);
     tcase_add_test(t, what_instances_say_of_themselves_is_kept);
     tcase_add_test(t, services_are_found_by_name);
     tcase_add_test(t, each_instance_gets_its_options);
