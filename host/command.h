@@ -84,6 +84,7 @@ int command_finish(int code);
 /* The commands, a file cmd_<name>.c each. */
 int cmd_run(int argc, char **argv);
 int cmd_check(int argc, char **argv);
+int cmd_bench(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
 int cmd_generate(int argc, char **argv);
 int cmd_import(int argc, char **argv);

@@ -28,6 +28,11 @@ static const command_option eval_options[] = {
     {"with-aux", NULL, NULL, false, NULL, "gradients of the loss with the routers' losses"},
     {"ckpt", "DIR", "string", false, NULL, "checkpoint; default: [model] weights, or else the initial values"},
 };
+static const command_option bench_rows[] = {
+    SET,
+    {"steps", "N", "int 1..100000", false, NULL, "timed steps of each kind; medians are shown; default 5"},
+    {"json", NULL, NULL, false, NULL, "one object a line: name, value, unit, peak of the same run, fraction"},
+};
 static const command_option generate_options[] = {
     SET,
     OUT,
@@ -95,6 +100,8 @@ static const command commands[] = {
      OPTIONS(check_options), false},
     {"eval", "RECIPE", "loss, logits, routing and gradients of given tokens, into a file", 1, 1, cmd_eval,
      OPTIONS(eval_options), false},
+    {"bench", "RECIPE", "speed of the step and its parts, beside the machine's measured peak", 1, 1, cmd_bench,
+     OPTIONS(bench_rows), false},
     {"generate", "RECIPE", "continue a text with a trained model", 1, 1, cmd_generate, OPTIONS(generate_options),
      false},
     {"import", "HF_DIR", "make a recipe from a Hugging Face model's config.json", 1, 1, cmd_import,

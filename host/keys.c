@@ -12,6 +12,7 @@ static const key_row run_keys[] = {
     {"log_every", "int 1..1000000000000", "10", "steps between plain lines of progress when not on a terminal"},
     {"eval_every", "int 0..1000000000000", "0", "steps between evaluations, 0 = none"},
     {"eval_batches", "int 1..1000000000", "8", "microbatches of each rank in an evaluation"},
+    {"trace", "int 0..1000000", "0", "first steps whose nodes are written to trace.json, with their times"},
 };
 static const key_row data_keys[] = {
     {"train", "path list", "", "files or globs; needed by run and check"},

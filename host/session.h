@@ -9,6 +9,7 @@ typedef struct session {
     char name[128];
     char out[4096]; /* run directory */
     int64_t steps, log_every, eval_every, eval_batches;
+    int64_t trace; /* steps to trace */
     int64_t ckpt_every, ckpt_keep, ckpt_keep_every;
     uint32_t ranks;             /* threads to start */
     const char *weights;        /* folder of a Hugging Face model to start from; NULL = initial values; the recipe's */

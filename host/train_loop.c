@@ -19,6 +19,7 @@
 #include "progress.h"
 #include "ranks.h"
 #include "stop.h"
+#include "trace.h"
 
 /* Shared by the ranks; written by rank 0 alone but for the atomics. */
 typedef struct loop {
@@ -27,6 +28,7 @@ typedef struct loop {
     const train_options *options;
     metrics *metrics;
     progress *progress;
+    trace *trace; /* NULL = none */
     double flops_per_token, peak_gflops;
     int64_t warned;          /* last step with a warning about routing, 0 = none */
     atomic_llong peak_bytes; /* largest rank */
@@ -136,7 +138,7 @@ static void fill_row(loop *l, int64_t step, const step_result *r, double took, m
     if (l->peak_gflops > 0) METRICS_SET(row, mfu, gflops / l->peak_gflops);
     METRICS_SET(row, peak_bytes, (int64_t)atomic_load(&l->peak_bytes));
     if (!l->s->trainer.model.experts) return;
-    METRICS_SET(row, dropped, 0);
+    METRICS_SET(row, dropped, r->dropped);
     METRICS_SET(row, imbalance, r->imbalance);
     METRICS_SET(row, dead, r->dead);
     if (!isnan(r->aux_loss)) METRICS_SET(row, aux_loss, r->aux_loss);
@@ -149,9 +151,15 @@ static moe_status publish(loop *l, const metrics_row *row, moe_err *err) {
     return metrics_write(l->metrics, row, err);
 }
 
+/* One of the first steps has run and is to be traced; after the last of them nobody watches any more. */
+static moe_status note_times(loop *l, trainer *t, uint32_t rank, int64_t step, moe_err *err) {
+    trace_add(l->trace, t, rank, step);
+    return step + 1 == l->dir->first_step + l->s->trace ? trainer_watch(t, 0, err) : MOE_OK;
+}
+
 static moe_status steps(loop *l, trainer *t, uint32_t rank, moe_err *err) {
     const session *s = l->s;
-    moe_status status = MOE_OK;
+    moe_status status = s->trace ? trainer_watch(t, 1, err) : MOE_OK;
     int stop = 0;
     for (int64_t step = l->dir->first_step; step <= s->steps && !status && !stop; step++) {
         step_result r;
@@ -161,6 +169,7 @@ static moe_status steps(loop *l, trainer *t, uint32_t rank, moe_err *err) {
         status = trainer_step(t, step, asked != 0, &r, err);
         if (status) break;
         double took = seconds() - begin;
+        if (step < l->dir->first_step + s->trace) status = note_times(l, t, rank, step, err);
         if (!rank) fill_row(l, step, &r, took, &row);
         if (!rank) warn_collapse(l, step, &r);
         stop = r.stop;
@@ -201,6 +210,14 @@ static void note_peak(loop *l, uint64_t bytes) {
     }
 }
 
+/* Made by rank 0 before its first step, which the other ranks cannot end without it. */
+static moe_status start_trace(loop *l, moe_err *err) {
+    char *path = fs_join(l->dir->path, "trace.json");
+    moe_status status = path ? trace_open(path, &l->trace, err) : moe_fail(err, MOE_E_NOMEM, "out of memory");
+    free(path);
+    return status;
+}
+
 /* Every plugin has agreed and the checkpoint is loaded: from here on files change. */
 static moe_status begin(loop *l, const trainer *t, moe_err *err) {
     exit_guard(); /* ahead of what the libraries have registered while they were made ready */
@@ -210,6 +227,7 @@ static moe_status begin(loop *l, const trainer *t, moe_err *err) {
         status = path ? metrics_open(path, l->dir->first_step, &l->metrics, err)
                       : moe_fail(err, MOE_E_NOMEM, "out of memory");
     free(path);
+    if (!status && l->s->trace) status = start_trace(l, err);
     if (!status && !l->options->quiet) introduce(l, t);
     return status;
 }
@@ -224,7 +242,7 @@ static moe_status run_rank(void *arg, uint32_t rank, const moe_bootstrap *bootst
     moe_status status = trainer_create(&t, &l->s->trainer, &with, err);
     if (status) return status;
     note_peak(l, trainer_memory_of(t).total);
-    if (!rank) status = trainer_peak(t, &l->peak_gflops, err);
+    if (!rank) status = trainer_peak(t, 1024, &l->peak_gflops, err);
     if (!status && l->dir->checkpoint)
         status = load(l, t, err);
     else if (!status && l->s->weights)
@@ -238,7 +256,7 @@ static moe_status run_rank(void *arg, uint32_t rank, const moe_bootstrap *bootst
 
 /* ---- the whole ---- */
 moe_status train_loop(session *s, run_dir *dir, const train_options *o, int *signal_number, moe_err *err) {
-    loop l = {.s = s, .dir = dir, .options = o, .flops_per_token = model_flops_per_token(&s->trainer.model)};
+    loop l = {.s = s, .dir = dir, .options = o, .flops_per_token = model_flops_total(&s->trainer.model)};
     const progress_config p = {.fd = STDOUT_FILENO,
                                .message_fd = STDOUT_FILENO,
                                .quiet = o->quiet,
@@ -249,6 +267,8 @@ moe_status train_loop(session *s, run_dir *dir, const train_options *o, int *sig
     if (!status && dir->first_step > s->steps) status = prune(&l, err); /* a kill came between the last save and here */
     progress_finish(l.progress);
     metrics_close(l.metrics);
+    moe_err untraced = {.size = sizeof untraced};
+    if (trace_close(l.trace, &untraced) && !status) *err = untraced, status = untraced.code;
     *signal_number = l.signal_number;
     return status;
 }

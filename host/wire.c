@@ -280,6 +280,7 @@ static int wire_session(session *s, recipe *r, loader *l, uint32_t programs, err
                    .log_every = recipe_int(r, "run", "log_every"),
                    .eval_every = recipe_int(r, "run", "eval_every"),
                    .eval_batches = recipe_int(r, "run", "eval_batches"),
+                   .trace = recipe_int(r, "run", "trace"),
                    .ckpt_every = recipe_int(r, "checkpoint", "every"),
                    .ckpt_keep = recipe_int(r, "checkpoint", "keep"),
                    .ckpt_keep_every = recipe_int(r, "checkpoint", "keep_every")};

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { CMD_NODE, CMD_RECORD, CMD_WAIT };
 
@@ -26,6 +27,8 @@ struct exec {
     uint32_t n;
     void **events; /* [n_nodes], NULL where none */
     uint32_t n_nodes;
+    const graph_node *nodes; /* [n_nodes] */
+    exec_span *spans;        /* [n_nodes], NULL = nobody watches */
     exec_fail_fn on_fail;
     void *arg;
     atomic_int failed; /* 0, 1 while the error is being written, 2 after */
@@ -79,6 +82,12 @@ static void keep_error(exec *x, const graph_node *node, const moe_err *err) {
     if (x->on_fail) x->on_fail(x->arg, &x->err);
 }
 
+static int64_t now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
 static void run_node(void *arg) {
     const node_run *r = arg;
     if (atomic_load_explicit(&r->x->failed, memory_order_relaxed)) return;
@@ -86,9 +95,12 @@ static void run_node(void *arg) {
     err.size = sizeof err;
     err.code = MOE_OK;
     err.msg[0] = 0;
+    exec_span *span = r->x->spans ? &r->x->spans[r->node - r->x->nodes] : NULL;
+    if (span) span->begin = now();
     current_node = r->node->info.name;
     moe_status status = r->node->fn(r->node->ctx, &err);
     current_node = NULL;
+    if (span) span->end = now();
     if (status) {
         err.code = status;
         tidy(err.msg, sizeof err.msg);
@@ -168,7 +180,7 @@ moe_status exec_create(exec **out, graph *g, const uint32_t *order, const lanes 
     wait_state w = {.g = g, .l = l};
     moe_status status = MOE_E_NOMEM;
     if (x) {
-        *x = (exec){.streams = streams, .n_nodes = g->n_nodes, .on_fail = on_fail, .arg = arg};
+        *x = (exec){.streams = streams, .n_nodes = g->n_nodes, .nodes = g->nodes, .on_fail = on_fail, .arg = arg};
         x->commands = calloc((size_t)g->n_nodes * 2 + n_pred + 1, sizeof *x->commands);
         x->events = calloc(g->n_nodes + 1, sizeof *x->events);
     }
@@ -196,6 +208,10 @@ void exec_destroy(exec *x) {
     free(x->events);
     free(x->commands);
     free(x);
+}
+
+void exec_watch(exec *x, exec_span *spans) {
+    x->spans = spans;
 }
 
 uint32_t exec_commands(const exec *x) {

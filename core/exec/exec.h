@@ -33,6 +33,14 @@ void exec_destroy(exec *x);
 moe_status exec_issue(exec *x, moe_err *err);
 /* [step] waits until all of it is done; the first failure of a node, with layer, microbatch and rank. */
 moe_status exec_finish(exec *x, moe_err *err);
+/* When a node ran, nanoseconds of the monotonic clock. Of nodes that only enqueue (copies, fills, asynchronous plugins)
+ * the time of the call. */
+typedef struct exec_span {
+    int64_t begin, end;
+} exec_span;
+/* [main] From now on every run of a node is noted in spans [nodes of the graph], by number; NULL = no longer. Between
+ * steps only; spans live until then. */
+void exec_watch(exec *x, exec_span *spans);
 uint32_t exec_commands(const exec *x); /* issued a step: nodes, records and waits */
 
 /* The node that this thread is inside of ("L2.mb0.route.fwd"), or NULL: for crash reports. */

@@ -69,8 +69,12 @@ void model_cfg_complete(model_cfg *c);
 static inline int64_t model_qkv_width(const model_cfg *c) {
     return (int64_t)(c->heads + c->kv_heads) * c->head_dim + (int64_t)c->kv_heads * c->v_dim;
 }
-/* Model FLOPs of one token, forward and backward, at this sequence length: 6 x multiply-adds, causal half of the
- * attention counted, router and recompute not (as Megatron counts, arXiv 2603.07685). */
-double model_flops_per_token(const model_cfg *c);
+/* Model FLOPs of one token, forward and backward, at this sequence length, by part: 6 x multiply-adds, causal half of
+ * the attention (or its window) counted, router and recompute not (as Megatron counts, arXiv 2603.07685). */
+typedef struct model_flops {
+    double projections, attention, experts, dense, head; /* dense: shared experts and dense layers */
+} model_flops;
+model_flops model_flops_per_token(const model_cfg *c);
+double model_flops_total(const model_cfg *c); /* the sum */
 
 #endif

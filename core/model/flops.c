@@ -18,14 +18,23 @@ static double core_attention(const model_cfg *c, uint32_t layer) {
     return keys * c->heads * ((double)c->head_dim + c->v_dim);
 }
 
-double model_flops_per_token(const model_cfg *c) {
-    double h = (double)c->hidden, macs = 0;
+model_flops model_flops_per_token(const model_cfg *c) {
+    double h = (double)c->hidden;
+    model_flops f = {.head = 6 * h * (double)c->vocab};
     for (uint32_t l = 0; l < c->layers; l++) {
-        macs += projections(c) + core_attention(c, l);
-        if (model_layer_is_moe(c, l))
-            macs += 3 * h * ((double)c->expert_ffn * c->top_k + (double)c->shared_ffn);
-        else
-            macs += 3 * h * (double)c->dense_ffn;
+        f.projections += 6 * projections(c);
+        f.attention += 6 * core_attention(c, l);
+        if (model_layer_is_moe(c, l)) {
+            f.experts += 18 * h * (double)c->expert_ffn * c->top_k;
+            f.dense += 18 * h * (double)c->shared_ffn;
+        } else {
+            f.dense += 18 * h * (double)c->dense_ffn;
+        }
     }
-    return 6 * (macs + h * (double)c->vocab);
+    return f;
+}
+
+double model_flops_total(const model_cfg *c) {
+    const model_flops f = model_flops_per_token(c);
+    return f.projections + f.attention + f.experts + f.dense + f.head;
 }

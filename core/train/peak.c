@@ -5,7 +5,7 @@
 
 #include "train/trainer_impl.h"
 
-enum { SIDE = 1024, ROUNDS = 10 };
+enum { ROUNDS = 10 };
 
 typedef struct product {
     const moe_op *op;
@@ -41,14 +41,14 @@ static moe_status one(const parts *d, product *p, void *stream, moe_err *err) {
     return status;
 }
 
-moe_status trainer_peak(trainer *t, double *gflops, moe_err *err) {
+moe_status trainer_peak(trainer *t, int64_t side, double *gflops, moe_err *err) {
     const parts *d = t->parts;
     product p = {.op = parts_op(d, MOE_OP_LINEAR), .dev = d->device_self, .attr = {sizeof p.attr, MOE_FPROP, 0, 0}};
-    uint64_t saved, workspace, bytes = (uint64_t)SIDE * SIDE * 4;
+    uint64_t saved, workspace, bytes = (uint64_t)(side * side) * 4;
     void *stream = NULL, *block = NULL;
     *gflops = 0;
     if (!p.op) return MOE_OK; /* a device without products: no peak to name */
-    p.in[0] = p.in[1] = p.out = (moe_tensor){.dtype = MOE_F32, .ndim = 2, .shape = {SIDE, SIDE, 1, 1}};
+    p.in[0] = p.in[1] = p.out = (moe_tensor){.dtype = MOE_F32, .ndim = 2, .shape = {side, side, 1, 1}};
     p.args = (moe_op_args){.size = sizeof p.args, .n_in = 2, .n_out = 1, .in = p.in, .out = &p.out, .attr = &p.attr};
     moe_status status = p.op->sizes(p.dev, &p.args, &saved, &workspace, err);
     if (status) return status;
@@ -67,7 +67,7 @@ moe_status trainer_peak(trainer *t, double *gflops, moe_err *err) {
     for (int i = 0; i < ROUNDS && !status; i++) {
         double begin = now();
         status = one(d, &p, stream, err);
-        double rate = 2e-9 * SIDE * SIDE * SIDE / (now() - begin);
+        double rate = 2e-9 * (double)side * (double)side * (double)side / (now() - begin);
         if (rate > *gflops) *gflops = rate;
     }
     if (stream) d->device->stream_destroy(d->device_self, stream);

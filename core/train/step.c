@@ -182,7 +182,7 @@ moe_status step_build_train(program *p, const step_cfg *cfg, moe_err *err) {
     emit_reduce_grads(&e, cfg, n_buckets);
     emit_results(&e, cfg, stop);
     e.phase = MOE_SCHED_UPDATE;
-    stage_out(&e, "norm.out", s->norm, emit_update(&e, cfg, hyper), 2);
+    if (!cfg->no_update) stage_out(&e, "norm.out", s->norm, emit_update(&e, cfg, hyper), 2);
     return program_order(p, m->parts, err);
 }
 

@@ -44,6 +44,7 @@ typedef struct step_cfg {
     uint32_t dp_rank, dp_size;
     void *dp_group;        /* NULL when dp_size is 1 */
     uint64_t memory_limit; /* bytes, for the scheduler; 0 = none */
+    int no_update;         /* 1: no norm, no optimiser, no balance state (train only) */
     int ignore_aux;        /* 1: gradients of the loss alone (dump only) */
     staging *staging;      /* lives as long as the programs */
 } step_cfg;

@@ -119,6 +119,7 @@ static moe_status make_programs(trainer *t, moe_err *err) {
                           .dp_group = t->dp_group,
                           .memory_limit = t->cfg.memory_limit,
                           .ignore_aux = t->cfg.ignore_aux,
+                          .no_update = t->cfg.no_update,
                           .staging = &t->staging};
     moe_status status = MOE_OK;
     exec_lanes_init(&t->lanes, t->parts->device, t->parts->device_self, t->parts->cfg.rank);
@@ -169,6 +170,7 @@ moe_status trainer_create(trainer **out, const trainer_cfg *cfg, const parts_cfg
 void trainer_destroy(trainer *t) {
     if (!t) return;
     for (int i = 0; i < PROGRAMS; i++) program_free(&t->programs[i]);
+    free(t->spans);
     exec_lanes_free(&t->lanes);
     if (t->parts) {
         const moe_device_v0 *d = t->parts->device;
@@ -200,6 +202,31 @@ const char *trainer_device_name(const trainer *t) {
 
 uint32_t trainer_nodes(const trainer *t) {
     return t->programs[PROGRAM_TRAIN].g ? t->programs[PROGRAM_TRAIN].g->n_nodes : 0;
+}
+
+moe_status trainer_watch(trainer *t, int on, moe_err *err) {
+    program *p = &t->programs[PROGRAM_TRAIN];
+    exec_watch(p->x, NULL);
+    free(t->spans);
+    t->spans = on ? calloc(p->g->n_nodes + 1, sizeof *t->spans) : NULL;
+    if (on && !t->spans) return moe_fail(err, MOE_E_NOMEM, "out of memory for the times of %u nodes", p->g->n_nodes);
+    exec_watch(p->x, t->spans);
+    return MOE_OK;
+}
+
+int trainer_span_at(const trainer *t, uint32_t i, trainer_span *out) {
+    const program *p = &t->programs[PROGRAM_TRAIN];
+    if (!t->spans || i >= p->g->n_nodes) return 0;
+    const exec_span *s = &t->spans[p->order[i]];
+    const moe_sched_node *n = &p->g->nodes[p->order[i]].info;
+    *out = (trainer_span){.name = n->name,
+                          .lane = n->lane,
+                          .phase = n->phase,
+                          .layer = n->layer,
+                          .microbatch = n->microbatch,
+                          .begin = s->begin,
+                          .end = s->end};
+    return 1;
 }
 
 /* ---- a step ---- */
@@ -281,7 +308,7 @@ moe_status trainer_step(trainer *t, int64_t step, int stop, step_result *out, mo
     status = program_run(&t->programs[PROGRAM_TRAIN], err);
     if (status) return status;
     collect(t, lr, out);
-    if (!isfinite(out->loss) || !isfinite(out->grad_norm))
+    if (!isfinite(out->loss) || (!t->cfg.no_update && !isfinite(out->grad_norm)))
         return moe_fail(err, MOE_E_DATA, "step %lld: loss %g, gradient norm %g: not a finite number; weights unchanged",
                         (long long)step, out->loss, out->grad_norm);
     return MOE_OK;

@@ -24,6 +24,7 @@ typedef struct trainer_cfg {
     uint32_t programs;       /* TRAINER_* */
     int64_t global;          /* sequences a step over all ranks: a multiple of micro * dp */
     int ignore_aux;          /* 1: trainer_dump gives gradients of the loss alone, without the routers' losses */
+    int no_update;           /* 1: the training program ends with the reduced gradients; for measuring */
     int plan_only;           /* 1: graph, order and memory plan, but no memory and no executor: nothing can run */
     uint64_t memory_limit;   /* bytes of one rank, 0 = none */
     const data_reader *data; /* borrowed, shared by the ranks; NULL for TRAINER_LOGITS alone */
@@ -74,10 +75,20 @@ moe_status trainer_dump(trainer *t, const int32_t *tokens, const uint8_t *mask, 
 void trainer_dump_logits(const trainer *t, float *out);
 trainer_memory trainer_memory_of(const trainer *t);
 const char *trainer_device_name(const trainer *t); /* for people; lives as long as the trainer */
-/* [main] GFLOP/s of the best of several FP32 products of 1024^3 on the device, now; 0 = the device has no products.
- * Before
- * step 1: its operands lie in the memory of the step where that is large enough (peak.c). */
-moe_status trainer_peak(trainer *t, double *gflops, moe_err *err);
+/* [main] GFLOP/s of the best of several FP32 products of side^3 on the device, now; 0 = the device has no products.
+ * Before step 1: its operands lie in the memory of the step where that is large enough (peak.c). */
+moe_status trainer_peak(trainer *t, int64_t side, double *gflops, moe_err *err);
+/* A node of the training program and when it last ran; name lives as long as the trainer. */
+typedef struct trainer_span {
+    const char *name;          /* "L2.mb0.experts.w1.fwd" */
+    int32_t lane, phase;       /* MOE_LANE_*, MOE_SCHED_* */
+    int32_t layer, microbatch; /* -1 = none */
+    int64_t begin, end;        /* ns, monotonic clock; exec.h says what of nodes that only enqueue */
+} trainer_span;
+/* [main] Notes when each node of the training program runs, from the next step on, or no longer. */
+moe_status trainer_watch(trainer *t, int on, moe_err *err);
+/* Node i of the last step, in the order of issue; 0 past the end, or when nobody watches. */
+int trainer_span_at(const trainer *t, uint32_t i, trainer_span *out);
 uint32_t trainer_nodes(const trainer *t); /* of the training program */
 /* Abort on behalf of the host: ends collective calls of all ranks. Any thread. */
 void trainer_abort(trainer *t, const char *reason);

@@ -17,6 +17,7 @@ struct trainer {
     uint64_t staging_bytes;
     program programs[PROGRAMS];
     exec_lanes lanes;
+    exec_span *spans; /* [nodes of the training program], NULL = nobody watches */
     void *arena;
     uint64_t arena_bytes;
 };

@@ -69,6 +69,20 @@ done
 [ -f whole/ckpt/step-00000006/meta.json ] || fail "no final checkpoint"
 grep -q 'loss' out.txt || fail "no plain lines of progress"
 
+echo "- a trace holds every node of the steps asked for, once a rank"
+expect 0 "$moehost" run tiny.ini --out traced --set run.trace=2 --set comm.ranks=2
+nodes=$(sed -n 's/.* M parameters, \([0-9]*\) nodes.*/\1/p' out.txt)
+[ "$(grep -c '"ph":"X"' traced/trace.json)" = $((nodes * 2 * 2)) ] || fail "not $nodes nodes in two steps of two ranks"
+[ "$(tail -n 1 traced/trace.json)" = "]}" ] || fail "the trace has no end"
+
+echo "- bench shows the step, its parts and the peak"
+expect 0 "$moehost" bench tiny.ini --steps 1 --json
+for name in peak step experts.time routing.time step_with_optimizer update.time; do
+    grep -q "^{\"name\":\"$name\",\"value\":[0-9.e+-]*,\"unit\":\"[A-Za-z/]*\"" out.txt || fail "bench lacks $name"
+done
+grep '"name":"step"' out.txt | grep -q '"fraction":0\.' || fail "the step has no fraction of the peak"
+! grep '"name":"other.time"' out.txt | grep -v '"value":0\.' || fail "nodes of the model belong to no part"
+
 echo "- a run directory is not overwritten by accident"
 expect 2 "$moehost" run tiny.ini --out whole
 grep -q 'resume' err.txt || fail "the refusal does not say what to do"
