@@ -93,7 +93,7 @@ static moe_status run_rank(void *arg, uint32_t rank, const moe_bootstrap *bootst
     cfg.no_update = !b->update;
     cfg.lr.lr = 0; /* the weights stay as they are: every step is the same work */
     moe_status status = trainer_create(&t, &cfg, &with, err);
-    if (!status && !rank && !b->peak) status = trainer_peak(t, PEAK_SIDE, &b->peak, err);
+    if (!status && !rank && b->peak <= 0) status = trainer_peak(t, PEAK_SIDE, &b->peak, err);
     if (!status) status = trainer_watch(t, 1, err);
     for (int64_t i = 0; i < WARM_UP + b->o->steps && !status; i++) {
         double begin = now();

@@ -20,8 +20,8 @@ static moe_status check_rank(void *arg, uint32_t rank, const moe_bootstrap *boot
         const trainer_memory m = trainer_memory_of(t);
         int64_t total = 0, n = 0;
         for (uint32_t i = 0; trainer_param_name(t, i, &n); i++) total += n;
-        printf("%s: %.2f M parameters, %u ranks, %u nodes a step\n", s->name, (double)total * 1e-6, s->ranks,
-               trainer_nodes(t));
+        printf("%s: %.2f M parameters, %u rank%s, %u nodes a step\n", s->name, (double)total * 1e-6, s->ranks,
+               s->ranks == 1 ? "" : "s", trainer_nodes(t));
         printf("memory of a rank: %.1f MiB (weights and optimiser %.1f, step %.1f, device %.1f, staging %.1f)\n",
                (double)m.total / 1048576, (double)m.params / 1048576, (double)m.arena / 1048576,
                (double)m.device_own / 1048576, (double)m.staging / 1048576);

@@ -1,13 +1,11 @@
 /* moehost eval: the numbers of a model on given tokens, for comparison with other implementations. */
 #include <exec/exec.h>
 #include <inttypes.h>
-#include <io/checkpoint.h>
 #include <moe/options.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "eval.h"
-#include "identity.h"
 #include "stop.h"
 #include "wire.h"
 
@@ -23,29 +21,20 @@ static moe_status fit(session *s, const eval_batch *b, moe_err *err) {
     return MOE_OK;
 }
 
-static moe_status check_checkpoint(const session *s, const char *dir, moe_err *err) {
-    ckpt_view *view = NULL;
-    moe_status status = ckpt_open(dir, &view, err); /* verifies the checksums */
-    if (!status) status = identity_check(view, s, IDENTITY_MODEL, err);
-    ckpt_close(view);
-    return status;
-}
-
 static moe_status evaluate(session *s, const command_args *args, moe_err *err) {
-    eval_options o = {.checkpoint = command_value(args, "ckpt"),
-                      .weights = s->weights,
-                      .dump = command_value(args, "dump"),
-                      .grads = command_flag(args, "grads")};
+    weights w = {NULL, NULL};
+    eval_options o = {.weights = &w, .dump = command_value(args, "dump"), .grads = command_flag(args, "grads")};
+    eval_result result;
     eval_batch batch;
     moe_status status = eval_batch_read(command_value(args, "in"), s->trainer.model.vocab, &batch, err);
     if (status) return status;
     status = fit(s, &batch, err);
-    if (!status && o.checkpoint) status = check_checkpoint(s, o.checkpoint, err);
-    if (!status && !o.checkpoint && !o.weights)
-        fprintf(stderr,
-                "moehost: note: no --ckpt and no [model] weights: these are the initial weights of seed %" PRIu64 "\n",
-                s->trainer.model.seed);
-    if (!status) status = eval_run(s, &batch, &o, err);
+    if (!status) status = weights_choose(s, args, 1, &w, err);
+    if (!status) status = eval_run(s, &batch, &o, &result, err);
+    if (!status)
+        printf("loss %.6f over %" PRId64 " token%s; the values are in %s\n", result.loss, result.valid,
+               result.valid == 1 ? "" : "s", o.dump);
+    weights_free(&w);
     eval_batch_free(&batch);
     return status;
 }

@@ -1,4 +1,4 @@
-/* moehost export: the last checkpoint of a run as a folder that transformers loads. The model is planned only: values
+/* moehost export: a checkpoint of a run as a folder that transformers loads. The model is planned only: values
  * go from the checkpoint's files to the folder's. */
 #include <hf/family.h>
 #include <hf/save.h>
@@ -10,8 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "export_config.h"
 #include "identity.h"
 #include "ranks.h"
+#include "run_dir.h"
 #include "wire.h"
 
 typedef struct export_job {
@@ -75,12 +77,14 @@ static moe_status save_rank(void *arg, uint32_t rank, const moe_bootstrap *boots
     return status;
 }
 
-static moe_status find_checkpoint(const session *s, const char *run, char **dir, int64_t *step, moe_err *err) {
+static moe_status find_checkpoint(const session *s, const char *run, const char *given, char **dir, int64_t *step,
+                                  moe_err *err) {
     ckpt_view *view = NULL;
-    moe_status status = ckpt_latest(run, dir, step, err);
+    moe_status status = given ? run_dir_take_checkpoint(given, dir, err) : ckpt_latest(run, dir, step, err);
     if (!status && !*dir) status = fs_fail(err, MOE_E_ARG, run, "there is no checkpoint");
     if (!status) status = ckpt_open(*dir, &view, err); /* verifies the checksums */
     if (!status) status = identity_check(view, s, IDENTITY_MODEL, err);
+    if (!status) *step = view->step;
     ckpt_close(view);
     return status;
 }
@@ -101,8 +105,9 @@ static int export_run(session *s, const command_args *args) {
     if (s->trainer.model.capacity > 0)
         fprintf(stderr, "moehost: note: [capacity] factor = %g: transformers drops nothing\n",
                 (double)s->trainer.model.capacity);
-    status = find_checkpoint(s, run, &checkpoint, &step, &err);
+    status = find_checkpoint(s, run, command_value(args, "ckpt"), &checkpoint, &step, &err);
     if (!status) status = hf_config_text(&s->trainer.model, &routing, job.options.dtype, &config, &err);
+    if (!status) status = export_config_complete(&config, s->weights, &err);
     job.options.checkpoint = checkpoint;
     job.options.config = config;
     if (!status) status = ranks_run(1, save_rank, &job, &err);
@@ -115,10 +120,22 @@ static int export_run(session *s, const command_args *args) {
     return wire_exit_code(status);
 }
 
+/* RUN_DIR is a checkpoint's folder, RUN/ckpt/step-N: says what to give instead. */
+static int refuse_checkpoint(const char *given, const char *out) {
+    char *run = realpath(given, NULL);
+    for (int i = 0; i < 2 && run && strrchr(run, '/') > run; i++) *strrchr(run, '/') = 0;
+    fprintf(stderr,
+            "moehost export: %s: is a checkpoint, not the directory of a run; give: moehost export %s %s --ckpt %s\n",
+            given, run ? run : "RUN_DIR", out, given);
+    free(run);
+    return EXIT_CODE_USAGE;
+}
+
 int cmd_export(int argc, char **argv) {
     command_args args, inner;
     int code = command_parse("export", argc, argv, &args);
     if (code >= 0) return code;
+    if (run_dir_is_checkpoint(args.positional[0])) return refuse_checkpoint(args.positional[0], args.positional[1]);
     if (hf_folder_in_use(args.positional[1]) && !command_flag(&args, "overwrite")) {
         fprintf(stderr, "moehost export: %s: holds a model already; give --overwrite or another folder\n",
                 args.positional[1]);

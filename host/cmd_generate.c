@@ -1,27 +1,13 @@
 /* moehost generate: continues a text with a trained model. */
 #include <exec/exec.h>
-#include <io/checkpoint.h>
 #include <moe/options.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "generate.h"
 #include "stop.h"
 #include "wire.h"
-
-static moe_status find_checkpoint(const session *s, const command_args *args, char **dir, moe_err *err) {
-    const char *given = command_value(args, "ckpt");
-    int64_t step;
-    if (given) {
-        *dir = strdup(given);
-        return *dir ? MOE_OK : moe_fail(err, MOE_E_NOMEM, "out of memory");
-    }
-    moe_status status = ckpt_latest(s->out, dir, &step, err);
-    if (!status && !*dir && !s->weights)
-        status =
-            moe_fail(err, MOE_E_ARG, "%.300s: there is no checkpoint; train first, or give --out or --ckpt", s->out);
-    return status;
-}
 
 /* Numbers between commas or blanks, each within the vocabulary. */
 static moe_status read_ids(const char *text, int64_t vocab, int32_t **ids, int64_t *n, moe_err *err) {
@@ -46,14 +32,17 @@ static int continue_text(session *s, const command_args *args) {
                           .tokens = command_int(args, "tokens", 200),
                           .temperature = command_float(args, "temperature", 0.8),
                           .seed = (uint64_t)command_int(args, "seed", 1)};
-    char *dir = NULL;
+    weights w = {NULL, NULL};
     moe_err err = {.size = sizeof err};
     moe_status status = in ? read_ids(in, s->trainer.model.vocab, &ids, &o.n_ids, &err) : MOE_OK;
     o.ids = ids;
-    if (!status) status = find_checkpoint(s, args, &dir, &err);
-    o.checkpoint = dir;
+    o.weights = &w;
+    if (!status && o.prompt && strcmp(recipe_word(s->recipe, "data", "format"), "bytes") != 0)
+        status = moe_fail(&err, MOE_E_ARG, "--prompt is for models of bytes; [data] format = %s: give --in IDS",
+                          recipe_word(s->recipe, "data", "format"));
+    if (!status) status = weights_choose(s, args, 0, &w, &err);
     if (!status) status = generate(s, &o, stdout, &err);
-    free(dir);
+    weights_free(&w);
     free(ids);
     if (status) fprintf(stderr, "moehost: %s\n", err.msg);
     if (!status && stop_requested()) return 128 + stop_requested();

@@ -1,5 +1,5 @@
-/* moehost plugins [KIND[/ID]] [--json]: every plugin that the loader finds, with its options. A refused file is a line
- * on stderr and exit code 3. */
+/* moehost plugins [KIND[/ID]|FILE] [--json]: every plugin that the loader finds, or those of one file, with its
+ * options. A refused file is a line on stderr and exit code 3. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +10,7 @@
 
 typedef struct listing {
     const char *kind, *id; /* NULL = all */
+    char *file;            /* as it was given, without #ID; NULL = all in the folders */
     size_t n;
     json_t *array; /* NULL: plain text */
     bool failed;   /* out of memory */
@@ -63,7 +64,7 @@ static void visit(void *ctx, const loader_found *f) {
     }
     printf("%s/%s  %s, device %s, %s\n    %s\n    %s, hash %016llx\n", f->desc->kind, f->desc->id, f->desc->version,
            f->desc->device, f->desc->vendor, f->desc->summary, f->path, (unsigned long long)f->hash);
-    if (list->id) print_options(f->desc);
+    if (list->id || list->file) print_options(f->desc);
 }
 
 static bool known_kind(const char *kind) {
@@ -77,14 +78,50 @@ static bool known_kind(const char *kind) {
     return false;
 }
 
-/* Fills what was asked for: "router/topk" -> kind, id. */
+static bool is_kind(const char *text, size_t n) {
+    for (size_t i = 0; handshake_kind(i); i++)
+        if (strlen(handshake_kind(i)) == n && strncmp(handshake_kind(i), text, n) == 0) return true;
+    return false;
+}
+
+static bool is_library(const char *text) {
+    size_t n = strlen(text);
+    return strstr(text, ".so#") || (n > 3 && strcmp(text + n - 3, ".so") == 0);
+}
+
+/* "mine.so#other" -> file, id. */
+static void take_file(char *text, listing *list) {
+    char *hash = strstr(text, ".so#");
+    list->file = text;
+    if (hash) list->id = hash + 4;
+    if (hash) hash[3] = '\0';
+}
+
+/* Fills what was asked for: "router/topk" -> kind, id; "router/./mine.so" -> kind, file; "./mine.so" -> file. A path is
+ * known as in a recipe, by '/' or '.so'; one whose first folder is a kind needs ./ before it. */
 static bool split_request(char *text, listing *list) {
     char *slash = strchr(text, '/');
+    if (!is_kind(text, strcspn(text, "/")) && (strchr("./", *text) || is_library(text))) {
+        take_file(text, list);
+        return true;
+    }
     if (slash) *slash = '\0';
     if (!known_kind(text)) return false;
     list->kind = text;
-    list->id = slash && slash[1] ? slash + 1 : NULL;
+    if (!slash || !slash[1]) return true;
+    if (strchr(slash + 1, '/') || is_library(slash + 1))
+        take_file(slash + 1, list);
+    else
+        list->id = slash + 1;
     return true;
+}
+
+static void scan(listing *list, loader *l, err_list *errs) {
+    if (list->file)
+        loader_scan_file(l, list->file, errs); /* nothing else is loaded */
+    else
+        loader_scan(l, list->kind, list->id, errs);
+    loader_each(l, visit, list);
 }
 
 static void print_json(listing *list, const loader *l, const err_list *errs) {
@@ -113,13 +150,15 @@ int cmd_plugins(int argc, char **argv) {
     l = command_loader();
     if (!l) goto done;
     if (command_flag(&args, "json")) list.array = json_array();
-    loader_scan(l, list.kind, list.id, &errs);
-    loader_each(l, visit, &list);
+    scan(&list, l, &errs);
     if (list.array) print_json(&list, l, &errs);
     code = err_list_count(&errs) ? EXIT_CODE_PLUGIN : EXIT_CODE_OK;
     if (list.n == 0 && code == EXIT_CODE_OK && args.n_positional) {
-        err_list_add(&errs, "moehost plugins: no plugin %s; moehost help plugins says where they are looked for",
-                     args.positional[0]);
+        if (list.file)
+            err_list_add(&errs, "moehost plugins: %s: holds no such plugin: %s", list.file, args.positional[0]);
+        else
+            err_list_add(&errs, "moehost plugins: no plugin %s; moehost help plugins says where they are looked for",
+                         args.positional[0]);
         code = EXIT_CODE_PLUGIN;
     }
     err_list_print(&errs, stderr);

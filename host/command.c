@@ -37,8 +37,8 @@ void command_print_overview(FILE *to) {
     const command *c = command_table(&n);
     fprintf(to, "moehost trains Mixture-of-Experts language models from plugins.\n\nusage: moehost COMMAND ...\n\n");
     for (size_t i = 0; i < n; i++)
-        if (!c[i].hidden) fprintf(to, "  %-10s %-14s %s\n", c[i].name, c[i].args, c[i].summary);
-    fprintf(to, "  %-10s %-14s %s\n\n", "--version", "", "build, ABI and compiler");
+        if (!c[i].hidden) fprintf(to, "  %-10s %-16s %s\n", c[i].name, c[i].args, c[i].summary);
+    fprintf(to, "  %-10s %-16s %s\n\n", "--version", "", "build, ABI and compiler");
     fprintf(to, "Every command has --help.\n");
 }
 

@@ -38,9 +38,9 @@ static const command_option generate_options[] = {
     OUT,
     {"prompt", "TEXT", "string", false, NULL, "text to continue, for models of bytes"},
     {"in", "IDS", "string", false, NULL, "token ids to continue, between commas; the answer is ids too"},
-    {"tokens", "N", "int 1..1000000000", false, NULL, "tokens to add"},
-    {"temperature", "X", "float 0..1000", false, NULL, "0 takes the likeliest token"},
-    {"seed", "N", "int 0..9223372036854775807", false, NULL, "key of the random choice"},
+    {"tokens", "N", "int 1..1000000000", false, NULL, "tokens to add; default 200"},
+    {"temperature", "X", "float 0..1000", false, NULL, "0 takes the likeliest token; default 0.8"},
+    {"seed", "N", "int 0..9223372036854775807", false, NULL, "key of the random choice; default 1"},
     {"ckpt", "DIR", "string", false, NULL, "checkpoint; default: the last of the run"},
 };
 static const command_option import_options[] = {
@@ -48,9 +48,15 @@ static const command_option import_options[] = {
     {"overwrite", NULL, NULL, false, NULL, "replace a file that is already there"},
 };
 static const command_option export_options[] = {
+    {"ckpt", "DIR", "string", false, NULL, "checkpoint, RUN_DIR/ckpt/step-...; default: the last of the run"},
     {"dtype", "TYPE", "enum bf16|f32", false, NULL, "bf16 or f32; default: bf16"},
     {"overwrite", NULL, NULL, false, NULL, "replace a model that is already in HF_DIR; other files stay"},
 };
+static const char export_more[] =
+    "max_position_embeddings of config.json is the recipe's seq_len (with YaRN: rope_factor * rope_original), or what\n"
+    "config.json in the folder of [model] weights says, whichever is larger. The ids of the tokens that begin, end "
+    "and\n"
+    "pad a text (bos_token_id, eos_token_id, pad_token_id) are those of that file; without it they are null.\n";
 static const command_option probe_options[] = {
     {"in", "FILE", "string", false, NULL, "safetensors with the tensors below; not for a scheduler"},
     {"out", "FILE", "string", false, NULL, "file to write; a scheduler without it prints"},
@@ -90,6 +96,10 @@ static const char probe_more[] =
     "                 rank.R.combined [T,h] through identity experts: the sum over slots of weight * hidden\n"
     "scheduler   out  JSON: the nodes of a small step with unit costs, the order of each rank and lane, the simulated\n"
     "                 timeline. --ranks N: data parallel ranks\n";
+static const char plugins_more[] =
+    "KIND/ID: an id as in a recipe. FILE: a path with '/' or '.so', alone or after KIND/ (router/./mine.so); "
+    "FILE.so#ID "
+    "is\none of several in it.\n";
 static const command_option plugins_options[] = {{"json", NULL, NULL, false, NULL, "one JSON object for programs"}};
 static const command_option help_options[] = {
     {"markdown", NULL, NULL, false, NULL, "the topic as Markdown (recipe only)"}};
@@ -106,8 +116,14 @@ static const command commands[] = {
      false},
     {"import", "HF_DIR", "make a recipe from a Hugging Face model's config.json", 1, 1, cmd_import,
      OPTIONS(import_options), false},
-    {"export", "RUN_DIR HF_DIR", "write a run's last checkpoint as a Hugging Face model", 2, 2, cmd_export,
-     OPTIONS(export_options), false},
+    {.name = "export",
+     .args = "RUN_DIR HF_DIR",
+     .summary = "write a run's checkpoint as a Hugging Face model",
+     .least = 2,
+     .most = 2,
+     .run = cmd_export,
+     OPTIONS(export_options),
+     .more = export_more},
     {.name = "probe",
      .args = "KIND/ID",
      .summary = "run one plugin on given tensors",
@@ -116,8 +132,13 @@ static const command commands[] = {
      .run = cmd_probe,
      OPTIONS(probe_options),
      .more = probe_more},
-    {"plugins", "[KIND[/ID]]", "what is found where, versions, and options with type and default", 0, 1, cmd_plugins,
-     OPTIONS(plugins_options), false},
+    {.name = "plugins",
+     .args = "[KIND[/ID]|FILE]",
+     .summary = "what is found where, versions, and options with type and default",
+     .most = 1,
+     .run = cmd_plugins,
+     OPTIONS(plugins_options),
+     .more = plugins_more},
     {"help", "[TOPIC]", "a command, or: recipe, plugins, exit-codes", 0, 1, cmd_help, OPTIONS(help_options), false},
 };
 

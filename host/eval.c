@@ -2,7 +2,6 @@
 #include "eval.h"
 
 #include <hf/device.h>
-#include <hf/load.h>
 #include <io/safetensors.h>
 #include <math.h>
 #include <moe/options.h>
@@ -16,7 +15,7 @@ typedef struct evaluation {
     session *s;
     const eval_batch *batch;
     const eval_options *o;
-    double loss;            /* written by rank 0 */
+    eval_result result;     /* written by rank 0 */
     float *logits;          /* [T,V] */
     float **router_logits;  /* [layers] each [T,E], NULL in dense layers */
     int32_t **expert_ids;   /* [layers] each [T,k] */
@@ -79,7 +78,7 @@ static moe_status declare_values(const evaluation *e, st_writer *w, moe_err *err
 static moe_status write_values(const evaluation *e, st_writer *w, moe_err *err) {
     const model_cfg *c = &e->s->trainer.model;
     uint64_t T = (uint64_t)(e->batch->rows * e->batch->seq);
-    moe_status status = st_write(w, &e->loss, sizeof e->loss, err);
+    moe_status status = st_write(w, &e->result.loss, sizeof e->result.loss, err);
     if (!status) status = st_write(w, e->logits, T * (uint64_t)c->vocab * 4, err);
     for (uint32_t l = 0; l < c->layers && !status; l++) {
         if (!e->router_logits[l]) continue;
@@ -144,19 +143,7 @@ static void keep_values(evaluation *e, const trainer *t, const trainer_values *v
         memcpy(e->expert_ids[l] + first * k, v->expert_ids[l], n * k * sizeof(int32_t));
         memcpy(e->expert_weights[l] + first * k, v->expert_weights[l], n * k * sizeof(float));
     }
-    if (rank == 0) e->loss = v->loss;
-}
-
-static moe_status load_weights(const evaluation *e, trainer *t, moe_err *err) {
-    if (e->o->checkpoint) return trainer_load(t, e->o->checkpoint, 0, err);
-    return e->o->weights ? hf_load(t, e->o->weights, err) : MOE_OK;
-}
-
-static moe_status wait_for_all(const moe_bootstrap *b, uint32_t world, moe_err *err) {
-    uint8_t here = 1, *all = malloc(world);
-    moe_status status = all ? b->all_gather(b->ctx, &here, 1, all, err) : moe_fail(err, MOE_E_NOMEM, "out of memory");
-    free(all);
-    return status;
+    if (rank == 0) e->result = (eval_result){v->loss, v->valid};
 }
 
 static moe_status run(void *arg, uint32_t rank, const moe_bootstrap *bootstrap, moe_err *err) {
@@ -169,21 +156,22 @@ static moe_status run(void *arg, uint32_t rank, const moe_bootstrap *bootstrap, 
     with.rank = rank;
     with.bootstrap = bootstrap;
     moe_status status = trainer_create(&t, &e->s->trainer, &with, err);
-    if (!status) status = load_weights(e, t, err);
+    if (!status) status = weights_load(e->o->weights, t, err);
     if (!status)
         status =
             trainer_dump(t, e->batch->tokens + first, e->batch->mask ? e->batch->mask + first : NULL, &values, err);
     if (!status) keep_values(e, t, &values, rank);
-    if (!status) status = wait_for_all(bootstrap, e->s->ranks, err);
+    if (!status) status = ranks_meet(bootstrap, err);
     if (!status && rank == 0) status = write_file(e, t, err);
     trainer_destroy(t);
     return status;
 }
 
-moe_status eval_run(session *s, const eval_batch *batch, const eval_options *o, moe_err *err) {
-    evaluation e = {.s = s, .batch = batch, .o = o, .loss = (double)NAN};
+moe_status eval_run(session *s, const eval_batch *batch, const eval_options *o, eval_result *out, moe_err *err) {
+    evaluation e = {.s = s, .batch = batch, .o = o, .result = {.loss = (double)NAN}};
     moe_status status = alloc_values(&e, err);
     if (!status) status = ranks_run(s->ranks, run, &e, err);
     free_values(&e);
+    if (!status) *out = e.result;
     return status;
 }

@@ -3,6 +3,7 @@
 #ifndef HOST_EVAL_H
 #define HOST_EVAL_H
 #include "session.h"
+#include "weights.h"
 
 /* The batch of a file: tokens [B,S] I32 or I64, mask [B,S] (optional; bool or a whole number, 0 = padding). */
 typedef struct eval_batch {
@@ -17,13 +18,17 @@ moe_status eval_batch_read(const char *path, int64_t vocab, eval_batch *out, moe
 void eval_batch_free(eval_batch *b);
 
 typedef struct eval_options {
-    const char *checkpoint; /* verified folder, or NULL */
-    const char *weights;    /* Hugging Face folder where checkpoint is NULL; NULL too: the initial values */
-    const char *dump;       /* file to write */
+    const weights *weights;
+    const char *dump; /* file to write */
     int grads;
 } eval_options;
 
+typedef struct eval_result {
+    double loss;   /* mean over the valid targets */
+    int64_t valid; /* their number; 0: loss is not a number */
+} eval_result;
+
 /* The session is set to the batch: s->trainer.model.seq, micro (rows of a rank), documents. */
-moe_status eval_run(session *s, const eval_batch *batch, const eval_options *o, moe_err *err);
+moe_status eval_run(session *s, const eval_batch *batch, const eval_options *o, eval_result *out, moe_err *err);
 
 #endif

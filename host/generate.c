@@ -1,15 +1,12 @@
 /* One forward pass a token over the whole window. */
 #include "generate.h"
 
-#include <hf/load.h>
-#include <io/checkpoint.h>
 #include <math.h>
 #include <moe/options.h>
 #include <moe/random.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "identity.h"
 #include "ranks.h"
 #include "stop.h"
 
@@ -91,7 +88,7 @@ static moe_status run(void *arg, uint32_t rank, const moe_bootstrap *bootstrap, 
     float *logits = malloc((size_t)(c->seq * c->vocab) * sizeof *logits);
     moe_status status = window && logits ? trainer_create(&t, &g->s->trainer, &with, err)
                                          : moe_fail(err, MOE_E_NOMEM, "out of memory for the context");
-    if (!status) status = g->o->checkpoint ? trainer_load(t, g->o->checkpoint, 0, err) : hf_load(t, g->s->weights, err);
+    if (!status) status = weights_load(g->o->weights, t, err);
     if (!status) status = loop(g, t, window, logits, err);
     trainer_destroy(t);
     free(window);
@@ -101,11 +98,5 @@ static moe_status run(void *arg, uint32_t rank, const moe_bootstrap *bootstrap, 
 
 moe_status generate(session *s, const generate_options *o, FILE *to, moe_err *err) {
     generation g = {s, o, to};
-    ckpt_view *view = NULL;
-    if (!o->checkpoint && s->weights) return ranks_run(1, run, &g, err);
-    if (!o->checkpoint) return moe_fail(err, MOE_E_ARG, "there is neither a checkpoint nor [model] weights");
-    moe_status status = ckpt_open(o->checkpoint, &view, err); /* verifies the checksums */
-    if (!status) status = identity_check(view, s, IDENTITY_MODEL, err);
-    ckpt_close(view);
-    return status ? status : ranks_run(1, run, &g, err);
+    return ranks_run(1, run, &g, err);
 }

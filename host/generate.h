@@ -4,11 +4,12 @@
 #include <stdio.h>
 
 #include "session.h"
+#include "weights.h"
 
 typedef struct generate_options {
-    const char *checkpoint; /* directory; NULL: the session's weights */
-    const char *prompt;     /* bytes are tokens; at least one; NULL: ids */
-    const int32_t *ids;     /* [n_ids] at least one, within the vocabulary */
+    const weights *weights;
+    const char *prompt; /* bytes are tokens; at least one; NULL: ids */
+    const int32_t *ids; /* [n_ids] at least one, within the vocabulary */
     int64_t n_ids;
     int64_t tokens;     /* to add */
     double temperature; /* 0 = always the likeliest */

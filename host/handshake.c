@@ -84,9 +84,9 @@ static bool check_entry(const moe_entry *e, char *why, size_t bytes) {
     else if (e->pointer_bits != pointer_bits)
         snprintf(why, bytes, "pointer_bits is %u, the host's is %u", e->pointer_bits, pointer_bits);
     else if (!e->abi_tag)
-        snprintf(why, bytes, "abi_tag is NULL, the host's is \"\"");
-    else if (e->abi_tag[0])
-        snprintf(why, bytes, "abi_tag is \"%.60s\", the host's is \"\"", e->abi_tag);
+        snprintf(why, bytes, "abi_tag is NULL, the host's is \"%s\"", MOE_ABI_TAG);
+    else if (strcmp(e->abi_tag, MOE_ABI_TAG) != 0)
+        snprintf(why, bytes, "abi_tag is \"%.60s\", the host's is \"%s\"", e->abi_tag, MOE_ABI_TAG);
     else if (e->n_descs == 0 || e->n_descs > HANDSHAKE_MAX_DESCS)
         snprintf(why, bytes, "n_descs is %u, the host takes 1 to %d", e->n_descs, HANDSHAKE_MAX_DESCS);
     else if (!e->descs)

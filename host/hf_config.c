@@ -261,6 +261,9 @@ static void check_sizes(hf_reader *r) {
         hf_refuse(r, NULL, "num_experts_per_tok", json_object_get(r->root, "num_experts_per_tok"),
                   "with renormalised weights every weight is 1, and the loss cannot train the router");
     if (c->dense_layers == 0) c->dense_ffn = 0;
+    if (c->partial_rotary < 1 && (int64_t)((double)c->head_dim * c->partial_rotary) < 2)
+        err_list_add(r->errs, "%s:1: partial_rotary_factor = %g: no pair of %" PRId64 " elements turns", r->name,
+                     c->partial_rotary, c->head_dim);
 }
 
 static void add_notes(hf_reader *r) {

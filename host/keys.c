@@ -10,7 +10,7 @@ static const key_row run_keys[] = {
     {"out", "string", "", "directory of the run, from the working directory of the command; empty: runs/<name>"},
     {"steps", "int 0..1000000000000", "100", "optimiser steps"},
     {"log_every", "int 1..1000000000000", "10", "steps between plain lines of progress when not on a terminal"},
-    {"eval_every", "int 0..1000000000000", "0", "steps between evaluations, 0 = none"},
+    {"eval_every", "int 0..1000000000000", "0", "steps between evaluations, besides the one after the last step"},
     {"eval_batches", "int 1..1000000000", "8", "microbatches of each rank in an evaluation"},
     {"trace", "int 0..1000000", "0", "first steps whose nodes are written to trace.json, with their times"},
 };
@@ -22,7 +22,8 @@ static const key_row data_keys[] = {
      "bytes: every byte is a token; tokens: plain little-endian numbers; megatron: .bin with .idx"},
     {"token_dtype", "enum u16|u32|i32", "u16", "numbers of a plain token file"},
     {"weights", "list", "", "how often each item of train is drawn from; empty: in proportion to its tokens"},
-    {"documents", "bool", "false", "attention and targets stay within a document (a file, with format = bytes)"},
+    {"documents", "bool", "false",
+     "attention and targets stay within a document (a file, with format = bytes or tokens)"},
     {"seq_len", "int 1..1048576", "256", "tokens of a sequence"},
 };
 static const key_row model_keys[] = {
@@ -59,7 +60,9 @@ static const key_row model_keys[] = {
     {"rope_beta_slow", "float 0..1e6", "1", "yarn: dimensions that turn less often are stretched in full"},
     {"rope_mscale", "float 0..1e6", "0", "yarn: weight of the logarithm in the amplitude; 0 = not given"},
     {"rope_mscale_all_dim", "float 0..1e6", "0", "yarn: the same for the scale of attention; 0 = not given"},
-    {"rope_attention_factor", "float 0..1e6", "0", "yarn: amplitude; 0 = 0.1 ln(factor) + 1"},
+    {"rope_attention_factor", "float 0..1e6", "0",
+     "yarn: amplitude; 0 = A(1), or with both mscales A(rope_mscale) / A(rope_mscale_all_dim), where A(m) = 0.1 m "
+     "ln(rope_factor) + 1"},
     {"rope_truncate", "bool", "true", "yarn: the bounds of the ramp are whole numbers"},
     {"activation", "enum swiglu|clamped_swiglu", "swiglu", "clamped_swiglu: of gpt-oss"},
     {"activation_alpha", "float 0..1000", "1.702", "clamped_swiglu: factor inside the sigmoid"},

@@ -263,6 +263,14 @@ void loader_scan(loader *l, const char *kind, const char *id, err_list *errs) {
                 scan_folder(l, l->folders[i], handshake_kind(k), id, errs);
 }
 
+void loader_scan_file(loader *l, const char *path, err_list *errs) {
+    const loaded_file *f = loader_open(l, path);
+    if (!f)
+        err_list_add(errs, "%s: there is no such file", path);
+    else if (!f->ok)
+        err_list_add(errs, "%s: plugin refused: %s", path, f->why);
+}
+
 void loader_each(const loader *l, void (*visit)(void *ctx, const loader_found *found), void *ctx) {
     for (const registry_entry *e = l->registry.first; e; e = e->next) {
         loader_found found = {.desc = e->desc, .vtable = e->vtable, .path = e->path};

@@ -47,6 +47,8 @@ bool loader_find(loader *l, const loader_request *request, loader_found *found, 
 /* [main] Loads every file of a kind (NULL: of all kinds), with that id (NULL: every one) under the folders; refused
  * ones are errors, one line each. Then loader_each gives what is loaded. */
 void loader_scan(loader *l, const char *kind, const char *id, err_list *errs);
+/* [main] The same of the one file at path, absolute or from the working directory; not there: an error too. */
+void loader_scan_file(loader *l, const char *path, err_list *errs);
 void loader_each(const loader *l, void (*visit)(void *ctx, const loader_found *found), void *ctx);
 /* The i-th folder that is searched, NULL past the last. */
 const char *loader_folder(const loader *l, size_t i);

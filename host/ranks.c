@@ -109,3 +109,10 @@ moe_status ranks_run(uint32_t world, ranks_fn fn, void *arg, moe_err *err) {
     free(m.blobs[1]);
     return m.status;
 }
+
+moe_status ranks_meet(const moe_bootstrap *b, moe_err *err) {
+    uint8_t here = 1, *all = malloc(b->world);
+    moe_status status = all ? b->all_gather(b->ctx, &here, 1, all, err) : moe_fail(err, MOE_E_NOMEM, "out of memory");
+    free(all);
+    return status;
+}

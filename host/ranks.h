@@ -10,4 +10,7 @@ typedef moe_status (*ranks_fn)(void *arg, uint32_t rank, const moe_bootstrap *bo
  * another's, or the first of those. Rank 0 runs on a new thread too. [main] */
 moe_status ranks_run(uint32_t world, ranks_fn fn, void *arg, moe_err *err);
 
+/* [collective] Returns when every rank has called it; MOE_E_COMM when one has died. */
+moe_status ranks_meet(const moe_bootstrap *b, moe_err *err);
+
 #endif

@@ -77,7 +77,11 @@ static void check_optimizer(recipe *r) {
     if (constant) recipe_refuse_useless(r, "optimizer", "min_lr", "schedule = constant");
     if (wsd && decay == 0) recipe_conflict(r, "optimizer", "decay", "missing: schedule = wsd needs it");
     if (constant || recipe_faulty(r, "run")) return;
-    if (warmup > steps)
+    bool shortened = recipe_slot(r, "run", "steps")->from == RECIPE_SET && warmup > steps;
+    if (shortened)
+        recipe_conflict(r, "run", "steps", "fewer than [optimizer] warmup = %lld; add --set optimizer.warmup=0",
+                        (long long)warmup);
+    else if (warmup > steps)
         recipe_conflict(r, "optimizer", "warmup", "warmup = %lld is more than [run] steps = %lld", (long long)warmup,
                         (long long)steps);
     else if (wsd && warmup + decay > steps)

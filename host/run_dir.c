@@ -106,6 +106,28 @@ moe_status run_dir_begin(const run_dir *d, const char *recipe_text, moe_err *err
     return status ? status : write_recipe(d, recipe_text, err);
 }
 
+int run_dir_is_checkpoint(const char *path) {
+    return size_of(path, "meta.json") >= 0;
+}
+
+moe_status run_dir_take_checkpoint(const char *given, char **dir, moe_err *err) {
+    char *last = NULL;
+    int64_t step = -1;
+    moe_status status = MOE_OK;
+    if (!run_dir_is_checkpoint(given) && size_of(given, "ckpt") >= 0) {
+        status = ckpt_latest(given, &last, &step, err);
+        if (!status && last)
+            status =
+                fs_fail(err, MOE_E_ARG, given, "is the directory of a run; give a checkpoint of it: --ckpt %s", last);
+        else if (!status)
+            status = fs_fail(err, MOE_E_ARG, given, "is the directory of a run without a checkpoint");
+    }
+    free(last);
+    if (status) return status;
+    *dir = strdup(given);
+    return *dir ? MOE_OK : fs_fail(err, MOE_E_NOMEM, given, "out of memory");
+}
+
 void run_dir_close(run_dir *d) {
     if (d->lock >= 0) close(d->lock);
     free(d->checkpoint);

@@ -26,4 +26,10 @@ moe_status run_dir_open(run_dir *d, const char *path, int mode, moe_err *err);
 moe_status run_dir_begin(const run_dir *d, const char *recipe_text, moe_err *err);
 void run_dir_close(run_dir *d);
 
+/* A checkpoint's folder as a user gives it: *dir is a copy, which the caller frees. MOE_E_ARG where it is the directory
+ * of a run, with the name of its last checkpoint. What else is wrong with it ckpt_open says. */
+moe_status run_dir_take_checkpoint(const char *given, char **dir, moe_err *err);
+/* Is path itself a checkpoint's folder (meta.json)? */
+int run_dir_is_checkpoint(const char *path);
+
 #endif

@@ -258,7 +258,7 @@ static moe_status run_rank(void *arg, uint32_t rank, const moe_bootstrap *bootst
 moe_status train_loop(session *s, run_dir *dir, const train_options *o, int *signal_number, moe_err *err) {
     loop l = {.s = s, .dir = dir, .options = o, .flops_per_token = model_flops_total(&s->trainer.model)};
     const progress_config p = {.fd = STDOUT_FILENO,
-                               .message_fd = STDOUT_FILENO,
+                               .message_fd = o->quiet ? STDERR_FILENO : STDOUT_FILENO,
                                .quiet = o->quiet,
                                .total = s->steps,
                                .log_every = s->log_every};

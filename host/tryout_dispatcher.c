@@ -249,13 +249,6 @@ static moe_status run_experts(const dispatcher_try *d, rank_try *r, const int64_
     return status ? status : tryout_copy(&r->rank, r->back.expert_order.data, out, bytes, err);
 }
 
-static moe_status wait_for_all(const dispatcher_try *d, const moe_bootstrap *b, moe_err *err) {
-    uint8_t here = 1, *all = malloc(d->t->ranks);
-    moe_status status = all ? b->all_gather(b->ctx, &here, 1, all, err) : moe_fail(err, MOE_E_NOMEM, "out of memory");
-    free(all);
-    return status;
-}
-
 static void close_rank(rank_try *r) {
     parts *p = r->rank.parts;
     if (p) parts_drop_layers(p);
@@ -279,7 +272,7 @@ static moe_status run_rank(void *arg, uint32_t rank, const moe_bootstrap *bootst
     if (!status) status = tryout_download(&r->rank, &r->back.token_order, &r->out_combined, err);
     const parts *p = r->rank.parts;
     if (status && p && p->comm_self) p->comm->abort(p->comm_self, err->msg);
-    if (!status) status = wait_for_all(d, bootstrap, err); /* peers may read what this rank holds */
+    if (!status) status = ranks_meet(bootstrap, err); /* peers may read what this rank holds */
     if (!status) close_rank(r);
     return status;
 }

@@ -22,6 +22,9 @@ extern "C" {
 #define MOE_MAGIC 0x30454f4du /* "MOE0" in memory; the major is also in the export's name */
 #define MOE_MAJOR 0u
 #define MOE_MINOR 0u /* append-only within a major */
+/* State of the contract while the major is 0: changes with every change that is not append-only, so that a plugin of
+ * other layouts is refused. "" from version 1 on. */
+#define MOE_ABI_TAG "v0-2"
 
 /* Does the peer's struct reach member m? By offset: never '==', never sizeof of the whole. */
 #define MOE_REACH(p, T, m) ((p)->size >= offsetof(T, m) + sizeof(((T *)0)->m))
@@ -123,7 +126,7 @@ typedef struct moe_desc {
 
 typedef struct moe_entry {
     uint32_t magic, size, minor, min_host_minor, pointer_bits, n_descs;
-    const char *abi_tag; /* "" upstream; a fork must change it */
+    const char *abi_tag; /* MOE_ABI_TAG; a fork has one of its own */
     const moe_desc *const *descs;
 } moe_entry;
 
@@ -141,7 +144,7 @@ MOE_EXPORT const moe_entry *moe_plugin_entry_v0(void);
                                          0,                                                \
                                          (uint32_t)(8 * sizeof(void *)),                   \
                                          (uint32_t)(sizeof(descs_) / sizeof((descs_)[0])), \
-                                         "",                                               \
+                                         MOE_ABI_TAG,                                      \
                                          descs_};                                          \
         return &entry_;                                                                    \
     }

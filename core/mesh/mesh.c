@@ -13,8 +13,8 @@ static moe_status divide(uint32_t world, const char *names, const uint32_t degre
     uint64_t product = 1;
     for (int i = 0; i < 3 && product <= world; i++) product *= degrees[i];
     if (product > world || world % product)
-        return moe_fail(err, MOE_E_ARG, "%u ranks cannot be divided by %s = %u * %u * %u", world, names, degrees[0],
-                        degrees[1], degrees[2]);
+        return moe_fail(err, MOE_E_ARG, "%u rank%s cannot be divided by %s = %u * %u * %u", world,
+                        world == 1 ? "" : "s", names, degrees[0], degrees[1], degrees[2]);
     *rest = world / (uint32_t)product;
     return MOE_OK;
 }
@@ -28,8 +28,9 @@ moe_status mesh_init(mesh *m, const mesh_cfg *cfg, moe_err *err) {
     if (!status) status = divide(cfg->world, "etp * ep * pp", experts, &edp, err);
     if (status) return status;
     if (cfg->dp && cfg->dp != dp)
-        return moe_fail(err, MOE_E_ARG, "tp * cp * dp * pp = %llu, but there are %u ranks (dp would be %u)",
-                        (unsigned long long)cfg->tp * cfg->cp * cfg->dp * cfg->pp, cfg->world, dp);
+        return moe_fail(err, MOE_E_ARG, "tp * cp * dp * pp = %llu, but there are %u rank%s (dp would be %u)",
+                        (unsigned long long)cfg->tp * cfg->cp * cfg->dp * cfg->pp, cfg->world,
+                        cfg->world == 1 ? "" : "s", dp);
     *m = (mesh){{cfg->tp, cfg->cp, dp, cfg->pp, cfg->etp, cfg->ep, edp, cfg->world}};
     return MOE_OK;
 }

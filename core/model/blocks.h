@@ -6,8 +6,8 @@
 #include "model/emit.h"
 
 /* embed.c */
-tref embed_forward(emit *e, tref ids /* [T] I32 */);
-void embed_backward(emit *e, tref ids, tref d);
+tref embed_forward(emit *e, tref ids /* [T] I32 */, op_call *call);
+void embed_backward(emit *e, tref ids, const op_call *call, tref d);
 
 /* norm.c: s = r + u, y = norm(s), rows of any width */
 typedef struct norm_acts {
@@ -41,11 +41,19 @@ typedef struct mlp_acts {
     tref z, act; /* [T,2f], [T,f] */
     op_call swiglu;
 } mlp_acts;
+/* Names of its nodes. */
+typedef struct mlp_names {
+    const char *w1, *act, *w2, *w2_dgrad, *w2_wgrad, *w1_dgrad, *w1_wgrad;
+} mlp_names;
+#define MLP_NAMES(p) \
+    { p ".w1", p ".swiglu", p ".w2", p ".w2.dgrad", p ".w2.wgrad", p ".w1.dgrad", p ".w1.wgrad" }
+extern const mlp_names mlp_dense_names, mlp_shared_names;
 /* The activation's attributes, of experts too; NULL = plain SwiGLU. */
 const void *mlp_activation(emit *e);
 /* into: where u goes; add = 1 adds to it. The same for dx in backward, which also overwrites dp where p is there. */
-void mlp_forward(emit *e, const char *name, int64_t w1, int64_t w2, tref x, tref p, mlp_acts *a, tref into, int add);
-void mlp_backward(emit *e, const char *name, int64_t w1, int64_t w2, tref x, tref p, const mlp_acts *a, tref du,
+void mlp_forward(emit *e, const mlp_names *names, int64_t w1, int64_t w2, tref x, tref p, mlp_acts *a, tref into,
+                 int add);
+void mlp_backward(emit *e, const mlp_names *names, int64_t w1, int64_t w2, tref x, tref p, const mlp_acts *a, tref du,
                   tref dp, tref into, int add);
 
 /* shared.c: the shared experts, all of them one MLP, behind a sigmoid gate where the model has one; adds to u and dx */
@@ -81,8 +89,8 @@ typedef struct moe_acts {
 tref moe_forward(emit *e, const model_layer *w, tref x, moe_acts *a);
 tref moe_backward(emit *e, const model_layer *w, tref x, const moe_acts *a, tref du);
 
-/* head.c: loss += sum over valid tokens; with training also the gradient dx [T,h] of x, in the same pass.
- * logits_out (absent = drop them): all logits [T,V], for generation. */
+/* head.c: loss += sum over valid tokens; with training also the gradient dx [T,h] of x, in the same pass. head_logits:
+ * all logits [T,V] into logits_out, for generation. */
 tref head_loss(emit *e, tref x, tref targets);
 void head_logits(emit *e, tref x, tref logits_out);
 

@@ -55,7 +55,6 @@ typedef struct emit {
     tref positions, inv_freq;
     tref docs, mask;           /* of the current microbatch; absent without documents */
     const taps *taps;          /* NULL = none */
-    int batch_counts;          /* 1: counts hold the whole global batch in backward */
     const uint64_t *step;      /* in staging, for routers */
     int32_t layer, mb;         /* where the emitter is: -1 = none */
     int32_t phase;             /* MOE_SCHED_* */

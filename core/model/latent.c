@@ -32,25 +32,40 @@ void latent_forward(emit *e, const model_layer *w, tref x, tref qkv, latent_acts
     a->pack = emit_op(e, "mla_pack", MODEL_MLA_PACK, attr, in, N_OF(in), &qkv, 1, NULL);
 }
 
+/* Names of a projection's two backward nodes. */
+typedef struct grad_names {
+    const char *dgrad, *wgrad;
+} grad_names;
+
 /* dx (+)= dy W and W's gradient. */
-static void project_backward(emit *e, const char *name, int64_t weight, tref dy, tref x, tref dx, int add) {
-    emit_linear(e, name, MOE_DGRAD, add, dy, tref_weight(e, weight), dx, NULL);
-    emit_wgrad(e, name, weight, dy, x, NULL);
+static void project_gradients(emit *e, grad_names names, int64_t weight, tref dy, tref x, tref dx, int add) {
+    emit_linear(e, names.dgrad, MOE_DGRAD, add, dy, tref_weight(e, weight), dx, NULL);
+    emit_wgrad(e, names.wgrad, weight, dy, x, NULL);
 }
 
-/* Through the product behind the norm, the norm, and the product before it. */
-static void latent_path(emit *e, const char *const *names, const int64_t *weights, tref dy, tref x, const norm_acts *n,
-                        tref dx, int add) {
-    tref d = tref_new(e, names[1], e->m->act, x.t.shape[0], n->y.t.shape[1], 0);
-    tref d_latent = tref_new(e, names[2], e->m->act, x.t.shape[0], n->y.t.shape[1], 0);
-    project_backward(e, names[0], weights[0], dy, n->y, d, 0);
-    norm_backward(e, names[1], weights[1], n, d, d_latent, 0);
-    project_backward(e, names[2], weights[2], d_latent, x, dx, add);
+/* One of the two ways down to a latent and up again: x -> down -> norm -> up. */
+typedef struct latent_path {
+    int64_t down, norm, up; /* parameters */
+    const norm_acts *acts;
+    grad_names down_names, up_names;
+    const char *norm_name;
+} latent_path;
+
+static void path_backward(emit *e, const latent_path *p, tref dy, tref x, tref dx, int add) {
+    int64_t T = x.t.shape[0], rank = p->acts->y.t.shape[1];
+    tref d_normed = tref_new(e, "d_normed_latent", e->m->act, T, rank, 0);
+    tref d_latent = tref_new(e, "d_latent", e->m->act, T, rank, 0);
+    project_gradients(e, p->up_names, p->up, dy, p->acts->y, d_normed, 0);
+    norm_backward(e, p->norm_name, p->norm, p->acts, d_normed, d_latent, 0);
+    project_gradients(e, p->down_names, p->down, d_latent, x, dx, add);
 }
 
 void latent_backward(emit *e, const model_layer *w, tref x, const latent_acts *a, tref dqkv, tref dx) {
-    static const char *const q_names[] = {"q_up", "q_down_norm", "q_down"};
-    static const char *const kv_names[] = {"kv_up", "kv_down_norm", "kv_down"};
+    static const grad_names q_up = {"q_up.dgrad", "q_up.wgrad"}, q_down = {"q_down.dgrad", "q_down.wgrad"};
+    static const grad_names kv_up = {"kv_up.dgrad", "kv_up.wgrad"}, kv_down = {"kv_down.dgrad", "kv_down.wgrad"};
+    static const grad_names k_rope = {"k_rope.dgrad", "k_rope.wgrad"};
+    const latent_path q = {w->q_down, w->q_down_norm, w->q_up, &a->q, q_down, q_up, "q_down_norm"};
+    const latent_path kv = {w->kv_down, w->kv_down_norm, w->kv_up, &a->kv, kv_down, kv_up, "kv_down_norm"};
     const params *p = &e->m->params;
     int32_t act = e->m->act;
     int64_t T = x.t.shape[0];
@@ -58,10 +73,10 @@ void latent_backward(emit *e, const model_layer *w, tref x, const latent_acts *a
                 tref_new(e, "d_keys_values", act, T, p->at[w->kv_up].shape[0], 0),
                 tref_new(e, "d_k_rope", act, T, p->at[w->k_rope].shape[0], 0)};
     emit_op_bwd(e, "mla_pack", &a->pack, &dqkv, 1, d, N_OF(d), NULL);
-    latent_path(e, kv_names, (const int64_t[]){w->kv_up, w->kv_down_norm, w->kv_down}, d[1], x, &a->kv, dx, 0);
-    project_backward(e, "k_rope", w->k_rope, d[2], x, dx, 1);
+    path_backward(e, &kv, d[1], x, dx, 0);
+    project_gradients(e, k_rope, w->k_rope, d[2], x, dx, 1);
     if (w->q_down >= 0)
-        latent_path(e, q_names, (const int64_t[]){w->q_up, w->q_down_norm, w->q_down}, d[0], x, &a->q, dx, 1);
+        path_backward(e, &q, d[0], x, dx, 1);
     else
-        project_backward(e, "q_up", w->q_up, d[0], x, dx, 1);
+        project_gradients(e, q_up, w->q_up, d[0], x, dx, 1);
 }

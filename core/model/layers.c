@@ -16,7 +16,7 @@ static tref layer_forward(emit *e, const model_layer *w, layer_acts *a, tref *r,
     *r = a->norm2.sum;
     if (model_layer_is_moe(&m->cfg, (uint32_t)e->layer)) return moe_forward(e, w, a->norm2.y, &a->moe);
     u = tref_new(e, "mlp_out", m->act, u.t.shape[0], m->cfg.hidden, 0);
-    mlp_forward(e, "mlp", w->mlp_w1, w->mlp_w2, a->norm2.y, tref_none(), &a->mlp, u, 0);
+    mlp_forward(e, &mlp_dense_names, w->mlp_w1, w->mlp_w2, a->norm2.y, tref_none(), &a->mlp, u, 0);
     return u;
 }
 
@@ -27,7 +27,8 @@ static void layer_backward(emit *e, const model_layer *w, const layer_acts *a, t
         dx = moe_backward(e, w, a->norm2.y, &a->moe, d);
     } else {
         dx = tref_new(e, "d_norm2", m->act, d.t.shape[0], m->cfg.hidden, 0);
-        mlp_backward(e, "mlp", w->mlp_w1, w->mlp_w2, a->norm2.y, tref_none(), &a->mlp, d, tref_none(), dx, 0);
+        mlp_backward(e, &mlp_dense_names, w->mlp_w1, w->mlp_w2, a->norm2.y, tref_none(), &a->mlp, d, tref_none(), dx,
+                     0);
     }
     norm_backward(e, "norm2", w->norm2, &a->norm2, dx, d, 1);
     dx = attention_backward(e, w, a->norm1.y, &a->attention, d);
@@ -36,20 +37,21 @@ static void layer_backward(emit *e, const model_layer *w, const layer_acts *a, t
 
 struct microbatch_acts {
     batch_refs batch;
+    op_call embed;
     norm_acts last;
     tref dy; /* gradient of the last norm's output, from the head */
     layer_acts layers[];
 };
 
 /* Up to and with the last norm; acts [layers] NULL where nothing is kept. */
-static norm_acts body_forward(emit *e, const batch_refs *batch, layer_acts *acts) {
+static norm_acts body_forward(emit *e, const batch_refs *batch, op_call *embed, layer_acts *acts) {
     const model *m = e->m;
     layer_acts scratch;
     e->phase = MOE_SCHED_FORWARD;
     e->layer = -1;
     e->docs = batch->docs;
     e->mask = batch->mask;
-    tref r = embed_forward(e, batch->ids), u = tref_none();
+    tref r = embed_forward(e, batch->ids, embed), u = tref_none();
     for (uint32_t l = 0; l < m->cfg.layers && !e->g->status; l++) {
         e->layer = (int32_t)l;
         u = layer_forward(e, &m->layers[l], acts ? &acts[l] : &scratch, &r, u);
@@ -62,7 +64,7 @@ microbatch_acts *emit_microbatch_forward(emit *e, const batch_refs *batch) {
     microbatch_acts *a = graph_alloc(e->g, sizeof *a + e->m->cfg.layers * sizeof a->layers[0]);
     if (!a) return NULL;
     a->batch = *batch;
-    a->last = body_forward(e, batch, a->layers);
+    a->last = body_forward(e, batch, &a->embed, a->layers);
     a->dy = head_loss(e, a->last.y, batch->targets);
     return a;
 }
@@ -80,15 +82,17 @@ void emit_microbatch_backward(emit *e, const microbatch_acts *a) {
         layer_backward(e, &m->layers[l], &a->layers[l], d);
     }
     e->layer = -1;
-    embed_backward(e, a->batch.ids, d);
+    embed_backward(e, a->batch.ids, &a->embed, d);
 }
 
 void emit_microbatch_eval(emit *e, const batch_refs *batch) {
-    norm_acts last = body_forward(e, batch, NULL);
+    op_call embed;
+    norm_acts last = body_forward(e, batch, &embed, NULL);
     head_loss(e, last.y, batch->targets);
 }
 
 void emit_microbatch_logits(emit *e, const batch_refs *batch, tref logits_out) {
-    norm_acts last = body_forward(e, batch, NULL);
+    op_call embed;
+    norm_acts last = body_forward(e, batch, &embed, NULL);
     head_logits(e, last.y, logits_out);
 }

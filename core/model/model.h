@@ -1,7 +1,8 @@
 /* Model: sizes, parameters and plugin instances of one rank, and the emission of its layers into a step graph.
  * Every block has its own file with the forward and backward emitters side by side:
- *   embed.c  norm.c (residual + norm)  attention.c  mlp.c (dense and shared)  moe.c (route, dispatch, experts,
- *   combine)  head.c (projection, loss and gradient in row chunks) */
+ *   embed.c  norm.c (residual + norm)  attention.c  latent.c (its latents)  mlp.c  shared.c  route.c (projection,
+ * choice, capacity)  moe.c (dispatch, experts, combine)  moves.c  head.c (projection, loss and gradient in row chunks)
+ * layers.c strings them together. table.c: the parameters. */
 #ifndef CORE_MODEL_MODEL_H
 #define CORE_MODEL_MODEL_H
 #include "model/config.h"

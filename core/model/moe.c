@@ -1,6 +1,6 @@
 /* The MoE layer: route -> layout -> dispatch -> experts -> combine, and its backward. The probability of a choice goes
- * out with its row and is applied inside the expert (y = sum W2 (p * act(W1 x))), so nothing of size [T,k,h] exists.
- * Routing is in route.c, movements are in moves.c. */
+ * out with its row and is applied inside the expert (y = sum W2 (p * act(W1 x))), so no row is stored twice, with and
+ * without it. Routing is in route.c, movements are in moves.c. */
 #include "model/blocks.h"
 #include "model/moves.h"
 

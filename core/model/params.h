@@ -2,7 +2,8 @@
  * moments, one allocation a class of tensor. The table is ordered by class, so that every class is one flat range:
  *   LINEAR  matrices that products read in the precision's weight dtype (a copy where that is not FP32), decayed
  *   MATRIX  matrices that are read in FP32 always (router), decayed
- *   VECTOR  norm weights and whatever a router declares in one dimension, FP32, not decayed */
+ *   VECTOR  norm weights, biases (of all experts: stacked), sinks, and whatever a router declares in one dimension,
+ * FP32, not decayed */
 #ifndef CORE_MODEL_PARAMS_H
 #define CORE_MODEL_PARAMS_H
 #include <moe/base.h>

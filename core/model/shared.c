@@ -17,13 +17,14 @@ void shared_forward(emit *e, const model_layer *w, tref x, shared_acts *a, tref 
         a->sigmoid = emit_op(e, "shared.sigmoid", MODEL_SIGMOID, NULL, &g, 1, &g, 1, NULL);
         a->gate = flat(g);
     }
-    mlp_forward(e, "shared", w->shared_w1, w->shared_w2, x, a->gate, &a->mlp, u, 1);
+    mlp_forward(e, &mlp_shared_names, w->shared_w1, w->shared_w2, x, a->gate, &a->mlp, u, 1);
 }
 
 void shared_backward(emit *e, const model_layer *w, tref x, const shared_acts *a, tref du, tref dx) {
     int gated = w->shared_gate >= 0;
     tref dg = gated ? tref_new(e, "d_shared_gate", MOE_F32, x.t.shape[0], 1, 0) : tref_none();
-    mlp_backward(e, "shared", w->shared_w1, w->shared_w2, x, a->gate, &a->mlp, du, gated ? flat(dg) : dg, dx, 1);
+    mlp_backward(e, &mlp_shared_names, w->shared_w1, w->shared_w2, x, a->gate, &a->mlp, du, gated ? flat(dg) : dg, dx,
+                 1);
     if (!gated) return;
     tref y = a->gate;
     y.t.ndim = 2;

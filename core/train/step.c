@@ -21,10 +21,11 @@ static void stage_out(emit *e, const char *name, void *host, tref t, int64_t n) 
 
 /* Numbers >= 0 in t, over all microbatches and ranks. */
 static tref emit_count(emit *e, const step_cfg *cfg, const char *name, tref t) {
-    char reduce[48];
+    char zero[48], reduce[48];
     tref n = tref_new(e, name, MOE_I64, 1, 0, 0);
+    snprintf(zero, sizeof zero, "zero.%s", name);
     snprintf(reduce, sizeof reduce, "%s.all_reduce", name);
-    emit_zero(e, name, n.buf, sizeof(int64_t));
+    emit_zero(e, zero, n.buf, sizeof(int64_t));
     emit_op(e, name, MODEL_COUNT_VALID, NULL, &t, 1, &n, 1, NULL);
     emit_all_reduce(e, cfg, reduce, n, 1, NULL, 0);
     return n;

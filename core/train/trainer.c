@@ -95,12 +95,17 @@ static void on_fail(void *arg, const moe_err *err) {
 static moe_status check_memory(const trainer *t, moe_err *err) {
     uint64_t total = trainer_memory_of(t).total, there = t->parts->device_info.memory_total;
     uint64_t sharers = t->parts->comm->launch == MOE_LAUNCH_THREADS ? t->parts->cfg.world : 1;
+    const double mib = 1.0 / 1048576;
     if (t->cfg.memory_limit && total > t->cfg.memory_limit)
-        return moe_fail(err, MOE_E_ARG, "the plan needs %llu bytes, [memory] limit is %llu", (unsigned long long)total,
-                        (unsigned long long)t->cfg.memory_limit);
+        return moe_fail(err, MOE_E_ARG, "the plan needs %llu bytes, [memory] limit is %llu (%.1f MiB against %.1f MiB)",
+                        (unsigned long long)total, (unsigned long long)t->cfg.memory_limit, (double)total * mib,
+                        (double)t->cfg.memory_limit * mib);
     if (there && total > there / sharers)
-        return moe_fail(err, MOE_E_NOMEM, "the plan needs %llu bytes on each of %llu ranks, the device has %llu",
-                        (unsigned long long)total, (unsigned long long)sharers, (unsigned long long)there);
+        return moe_fail(
+            err, MOE_E_NOMEM,
+            "the plan needs %llu bytes on each of %llu rank%s, the device has %llu (%.1f MiB against %.1f MiB)",
+            (unsigned long long)total, (unsigned long long)sharers, sharers == 1 ? "" : "s", (unsigned long long)there,
+            (double)(total * sharers) * mib, (double)there * mib);
     return MOE_OK;
 }
 

@@ -89,7 +89,7 @@ static void check_tables(reader *r) {
                              near(r, 0),
                              near(r, (uint32_t)(8 * sizeof(void *))),
                              take(r) % (DESCS + 1),
-                             take(r) % 8 ? "" : take_text(r, texts[0][0]),
+                             take(r) % 8 ? MOE_ABI_TAG : take_text(r, texts[0][0]),
                              take(r) % 16 ? pointers : NULL};
     char why[256] = "";
     if (!handshake_check(&entry, why, sizeof why) && !why[0]) abort(); /* a refusal says why */

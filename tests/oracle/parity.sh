@@ -40,6 +40,13 @@ for config in "$golden"/*/config.json; do
         code=0
         "$compare" "$model" "$name" "$in" "$folder/$name.out.safetensors" "$dump" >"$work/row" 2>"$errors" || code=$?
         cat "$work/row" >>"$table"
+        # two ranks compute the same
+        if [ $code -eq 0 ] && [ "$name" = plain ]; then
+            if ! "$moehost" eval "$recipe" --in "$in" --dump "$dump" --grads --set comm.ranks=2 >"$errors" 2>&1 ||
+                ! "$compare" "$model" "$name" "$in" "$folder/$name.out.safetensors" "$dump" >"$work/row" 2>"$errors"; then
+                lost "$model" "$name" "not so on two ranks"
+            fi
+        fi
         [ $code -ne 0 ] || continue
         sed "s/^/$model $name: /" "$errors" >&2
         failed=1

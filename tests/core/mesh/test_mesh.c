@@ -124,6 +124,8 @@ START_TEST(what_does_not_divide_is_refused_with_its_numbers) {
     check_fails(mesh_init(&m, &c, err), MOE_E_ARG, "tp * cp * dp * pp = 6", "8 ranks", "dp would be 4");
     c = (mesh_cfg){.world = 7, .tp = UINT32_MAX, .cp = UINT32_MAX, .pp = UINT32_MAX, .etp = 1, .ep = 1};
     check_fails(mesh_init(&m, &c, err), MOE_E_ARG, "7 ranks", "4294967295 * 4294967295 * 4294967295");
+    c = (mesh_cfg){.world = 1, .tp = 2, .cp = 1, .pp = 1, .etp = 1, .ep = 1};
+    check_fails(mesh_init(&m, &c, err), MOE_E_ARG, "1 rank cannot", "tp * cp * pp = 2 * 1 * 1");
 }
 END_TEST
 

@@ -20,7 +20,7 @@
 #define POINTER_BITS 64
 #endif
 #ifndef ABI_TAG
-#define ABI_TAG ""
+#define ABI_TAG MOE_ABI_TAG
 #endif
 #ifndef DESCS
 #define DESCS descs

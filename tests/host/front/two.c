@@ -76,7 +76,8 @@ static const moe_desc *const list[] = {&descs[0], &descs[1], &descs[2], &descs[3
 #ifndef NO_ENTRY
 /* built with a later minor that needs nothing of it */
 MOE_EXPORT const moe_entry *moe_plugin_entry_v0(void) {
-    static const moe_entry entry = {MOE_MAGIC, sizeof(moe_entry), MOE_MINOR + 5, 0, 8 * sizeof(void *), 4, "", list};
+    static const moe_entry entry = {MOE_MAGIC, sizeof(moe_entry), MOE_MINOR + 5, 0, 8 * sizeof(void *),
+                                    4,         MOE_ABI_TAG,       list};
     return &entry;
 }
 #else

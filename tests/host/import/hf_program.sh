@@ -103,7 +103,7 @@ a=$(first_loss from-hf) b=$(first_loss fresh)
 echo "- resume takes the checkpoint, not the weights, and generate too"
 expect 0 "$moehost" run hf.ini $data --set run.steps=2 --out from-hf --resume
 grep -q 'starting from' out.txt && fail "resume started from the weights again"
-expect 0 "$moehost" generate hf.ini $data --out nowhere --prompt "the quick" --tokens 2
+expect 0 "$moehost" generate hf.ini $data --prompt "the quick" --tokens 2
 
 echo "- weights that do not fit are refused before the first step, and name the tensor"
 expect 1 "$moehost" run hf.ini $data --set model.layers=1 --out wrong
@@ -134,6 +134,40 @@ says 'nothing is written'
 mkdir -p './-odd name' && cp hf/* './-odd name'
 expect 0 "$moehost" import './-odd name' -o odd.ini
 expect 0 "$moehost" check odd.ini $data
+
+echo "- another checkpoint than the last, and one in the place of the run"
+expect 0 "$moehost" run tiny.ini --set checkpoint.every=1 --set checkpoint.keep=3 --out steps
+expect 0 "$moehost" export steps hf-2 --ckpt steps/ckpt/step-00000002
+grep -q 'step 2 of steps' out.txt || fail "not step 2"
+expect 2 "$moehost" export steps/ckpt/step-00000002 hf-3
+says 'is a checkpoint, not the directory of a run; give: moehost export .*/steps hf-3 --ckpt steps/ckpt/step-00000002'
+expect 2 "$moehost" export steps hf-3 --ckpt steps
+says 'steps: is the directory of a run'
+[ ! -d hf-3 ] || fail "a refused export has made a folder"
+
+echo "- tokens that begin and end a text, and the longest sequence, are those of the weights' config.json"
+grep -q '"eos_token_id": null' hf/config.json || fail "ids from nowhere"
+grep -q '"max_position_embeddings": 32,' hf/config.json || fail "not the length of the recipe"
+mkdir -p base
+cp hf/* base
+sed -i 's/"bos_token_id": null/"bos_token_id": 1/; s/"eos_token_id": null/"eos_token_id": [2, 3]/
+    s/"max_position_embeddings": 32/"max_position_embeddings": 4096/' base/config.json
+expect 0 "$moehost" import base
+expect 0 "$moehost" run base.ini $data --set run.steps=1 --out from-base
+expect 0 "$moehost" export from-base hf-base
+tr -d ' \n' <hf-base/config.json >flat.json
+for what in '"bos_token_id":1,' '"eos_token_id":\[2,3\],' '"pad_token_id":null,' '"max_position_embeddings":4096,'; do
+    grep -q "$what" flat.json || { cat flat.json >&2; fail "the export lacks $what"; }
+done
+sed -i 's/4096/16/' base/config.json
+expect 0 "$moehost" export from-base hf-base --overwrite
+grep -q '"max_position_embeddings": 32,' hf-base/config.json || fail "not the larger length"
+sed -i 's/"bos_token_id": 1/"bos_token_id": "one"/' base/config.json
+expect 1 "$moehost" export from-base hf-base --overwrite
+says 'base/config.json: bos_token_id is neither'
+rm base/config.json
+expect 0 "$moehost" export from-base hf-base --overwrite
+grep -q '"eos_token_id": null' hf-base/config.json || fail "ids from nowhere"
 
 echo "- a model that no family has is refused with what does not fit"
 expect 0 "$moehost" run tiny.ini --set model.qkv_bias=true --set router.scale=2 --out mixed

@@ -217,9 +217,9 @@ says "there is no run to resume"
 
 echo "- keep and keep_every"
 expect 0 "$moehost" run tiny.ini --out kept --set checkpoint.every=1 --set checkpoint.keep=1 --set checkpoint.keep_every=3
-[ "$(echo $(ls -A kept/ckpt))" = "step-00000003 step-00000006 step-00000008" ] || fail "kept: $(ls -A kept/ckpt)"
+[ "$(ls -A kept/ckpt | tr '\n' ' ')" = "step-00000003 step-00000006 step-00000008 " ] || fail "kept: $(ls -A kept/ckpt)"
 # killed after the last checkpoint, before or amid the removal of the one before: resumed, nothing is left of that
 mkdir kept/ckpt/.tmp-step-00000007
 expect 0 "$moehost" run tiny.ini --out kept --resume --set checkpoint.keep=1
-[ "$(echo $(ls -A kept/ckpt))" = "step-00000008" ] || fail "kept: $(ls -A kept/ckpt)"
+[ "$(ls -A kept/ckpt | tr '\n' ' ')" = "step-00000008 " ] || fail "kept: $(ls -A kept/ckpt)"
 echo "all held"

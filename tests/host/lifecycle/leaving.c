@@ -69,7 +69,8 @@ static const moe_desc own_desc = {.size = sizeof(moe_desc),
 static const moe_desc *const own_descs[] = {&own_desc};
 
 const moe_entry *moe_plugin_entry_v0(void) {
-    static const moe_entry entry = {MOE_MAGIC, sizeof(moe_entry), MOE_MINOR, 0, 8 * sizeof(void *), 1, "", own_descs};
+    static const moe_entry entry = {MOE_MAGIC, sizeof(moe_entry), MOE_MINOR, 0, 8 * sizeof(void *),
+                                    1,         MOE_ABI_TAG,       own_descs};
     (void)descs; /* the template's */
     return &entry;
 }

@@ -68,12 +68,17 @@ for field in step tokens loss aux_loss z_loss lr grad_norm step_ms tokens_per_s 
 done
 [ -f whole/ckpt/step-00000006/meta.json ] || fail "no final checkpoint"
 grep -q 'loss' out.txt || fail "no plain lines of progress"
+tail -n 1 out.txt | grep -q '^done: step 6 of 6; output is in whole, .*whole/ckpt/step-00000006$' || fail "no last line"
 
 echo "- a trace holds every node of the steps asked for, once a rank"
 expect 0 "$moehost" run tiny.ini --out traced --set run.trace=2 --set comm.ranks=2
 nodes=$(sed -n 's/.* M parameters, \([0-9]*\) nodes.*/\1/p' out.txt)
 [ "$(grep -c '"ph":"X"' traced/trace.json)" = $((nodes * 2 * 2)) ] || fail "not $nodes nodes in two steps of two ranks"
 [ "$(tail -n 1 traced/trace.json)" = "]}" ] || fail "the trace has no end"
+
+echo "- dropped choices are reported"
+expect 0 "$moehost" run tiny.ini --out dropping --set capacity.factor=0.25
+[ "$(tail -n 1 dropping/metrics.jsonl | sed -n 's/.*"dropped":0\.\([0-9]\).*/\1/p')" -ge 5 ] || fail "too few choices dropped"
 
 echo "- bench shows the step, its parts and the peak"
 expect 0 "$moehost" bench tiny.ini --steps 1 --json
@@ -99,6 +104,24 @@ for file in model optimizer; do
     cmp "whole/ckpt/step-00000006/$file.safetensors" "half/ckpt/step-00000006/$file.safetensors" || fail "resumed $file differs"
 done
 [ "$(wc -l <half/metrics.jsonl)" = 6 ] || fail "resumed metrics have not 6 lines"
+
+echo "- resume of a finished run does nothing and says so"
+expect 0 "$moehost" run tiny.ini --out half --resume
+tail -n 1 out.txt | grep -q '^nothing to do: step 6 of 6' || fail "a finished run does not say that it is"
+expect 0 "$moehost" run tiny.ini --out half --resume --quiet
+[ ! -s out.txt ] || fail "--quiet is not"
+
+echo "- eval says the loss, and what a checkpoint is"
+printf '{"tokens":{"dtype":"I32","shape":[1,3],"data_offsets":[0,12]}}  ' >header
+printf '\100\0\0\0\0\0\0\0' >in.safetensors
+cat header >>in.safetensors
+printf 'a\0\0\0b\0\0\0c\0\0\0' >>in.safetensors
+expect 0 "$moehost" eval tiny.ini --in in.safetensors --dump dump.safetensors --ckpt whole/ckpt/step-00000006
+grep -q '^loss [0-9.]* over 2 tokens; .* dump.safetensors$' out.txt || { cat out.txt; fail "eval says no loss"; }
+[ "$(wc -l <out.txt)" = 1 ] || fail "eval says more"
+expect 2 "$moehost" eval tiny.ini --in in.safetensors --dump dump.safetensors --ckpt whole
+grep -q 'whole: is the directory of a run; .*--ckpt whole/ckpt/step-00000006' err.txt || fail "a run as --ckpt: no hint"
+[ "$(wc -l <err.txt)" = 1 ] || fail "a run as --ckpt: more than one line"
 
 echo "- one and two compute threads, the same bits"
 expect 0 "$moehost" run tiny.ini --out one --set device.threads=1
@@ -126,6 +149,20 @@ sed '/^renormalise/d; /^aux_coef/d; s#^plugin = topk#plugin = ../my_router/templ
 expect 0 "$moehost" check recipes/mine.ini
 expect 0 "$moehost" check recipes/mine.ini --resolved
 grep -q 'loaded router/template .*my_router/template.so' out.txt || fail "the resolved recipe does not name what was loaded"
+
+echo "- plugins shows the options of a file as of an id"
+for name in "router/./my_router/template.so" "router/$PWD/my_router/template.so" my_router/template.so; do
+    expect 0 "$moehost" plugins "$name"
+    grep -q '^router/template ' out.txt || fail "plugins $name shows no plugin"
+    [ "$(grep -c '^[a-z]*/' out.txt)" = 1 ] || fail "plugins $name shows others"
+    grep -q 'no options\|0\.\.' out.txt || fail "plugins $name shows no options"
+done
+expect 3 "$moehost" plugins router/./absent.so
+grep -q 'absent.so: there is no such file' err.txt || fail "no reason for an absent file"
+expect 3 "$moehost" plugins scheduler/./my_router/template.so
+grep -q 'holds no such plugin' err.txt || fail "no reason for another kind"
+expect 3 "$moehost" plugins ./tiny.ini
+grep -q 'tiny.ini: plugin refused: ' err.txt || fail "no reason for a file that is no library"
 
 echo "- a refused --overwrite or --resume leaves the old run as it was"
 cp -r whole kept
@@ -164,6 +201,8 @@ for name in INT TERM; do
     case $name in INT) want=130 ;; *) want=143 ;; esac
     [ "$code" = $want ] || { cat err.txt >&2; fail "SIG$name: exit code $code, not $want"; }
     ls "stop$name"/ckpt/step-*/meta.json >/dev/null || fail "SIG$name left no checkpoint"
+    tail -n 1 out.txt | grep -q "^stopped by SIG$name after step .*/ckpt/step-[0-9]*; .*--resume goes on" ||
+        fail "SIG$name: the last line does not say how to go on"
 done
 
 echo "- a loss that is not a number ends the run with 1"

@@ -253,9 +253,8 @@ START_TEST(the_records_are_complete) {
     cpu_open c;
     cpu_open_start(&c, 1);
     static const char *const with_backward[] = {
-        MOE_OP_EMBED,         MOE_OP_RMSNORM,   MOE_OP_ROPE,     MOE_OP_ATTENTION, MOE_OP_SWIGLU_PROB,
-        MOE_OP_ROUTER_LINEAR, MOE_OP_HEAD_NORM, MOE_OP_MLA_PACK, MOE_OP_BIAS,      MOE_OP_SIGMOID,
-        MOE_OP_JITTER};
+        MOE_OP_EMBED,     MOE_OP_RMSNORM,  MOE_OP_ROPE, MOE_OP_ATTENTION, MOE_OP_SWIGLU_PROB, MOE_OP_ROUTER_LINEAR,
+        MOE_OP_HEAD_NORM, MOE_OP_MLA_PACK, MOE_OP_BIAS, MOE_OP_SIGMOID,   MOE_OP_JITTER};
     const uint32_t n_with = sizeof with_backward / sizeof with_backward[0];
     ck_assert_uint_eq(c.table->n_ops, 22);
     uint32_t backwards = 0;
