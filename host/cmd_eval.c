@@ -1,6 +1,7 @@
 /* moehost eval: the numbers of a model on given tokens, for comparison with other implementations. */
 #include <exec/exec.h>
 #include <inttypes.h>
+#include <io/fs.h>
 #include <moe/options.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,6 +27,8 @@ static moe_status evaluate(session *s, const command_args *args, moe_err *err) {
     eval_options o = {.weights = &w, .dump = command_value(args, "dump"), .grads = command_flag(args, "grads")};
     eval_result result;
     eval_batch batch;
+    if (fs_same_file(command_value(args, "in"), o.dump))
+        return moe_fail(err, MOE_E_ARG, "--in and --dump are one file, %.300s", o.dump);
     moe_status status = eval_batch_read(command_value(args, "in"), s->trainer.model.vocab, &batch, err);
     if (status) return status;
     status = fit(s, &batch, err);

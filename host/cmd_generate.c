@@ -62,7 +62,8 @@ int cmd_generate(int argc, char **argv) {
     stop_install();
     crash_install(exec_current_node);
     code = session_open(&s, &args, TRAINER_LOGITS);
-    s.trainer.model.micro = 1; /* one text */
+    s.trainer.model.micro = 1;     /* one text, */
+    s.trainer.model.documents = 1; /* and behind it padding */
     s.trainer.mesh = (mesh_cfg){1, 1, 1, 1, 1, 1, 1};
     if (!code) code = continue_text(&s, &args);
     session_free(&s);

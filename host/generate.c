@@ -63,7 +63,7 @@ static moe_status loop(generation *g, trainer *t, int32_t *window, float *logits
     int64_t n = 0;
     take_prompt(g, window, c->seq, &n);
     for (int64_t i = 0; i < g->o->tokens && !stop_requested(); i++) {
-        moe_status status = trainer_logits(t, window, logits, err);
+        moe_status status = trainer_logits(t, window, n, logits, err);
         if (status) return status;
         double u = (double)moe_random_unit(moe_random_words(key, (uint64_t)i, 0).v[0]);
         int32_t token = draw(logits + (n - 1) * c->vocab, ids, g->o->temperature, u);

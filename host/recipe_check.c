@@ -16,6 +16,7 @@ static bool is_set(const recipe *r, const char *section, const char *key) {
     if (!row->dflt || !value_type_parse(row->type, true, &type, why, sizeof why) ||
         !value_parse(&type, row->dflt, &dflt, why, sizeof why))
         return true;
+    if (type.kind == VALUE_STRING) return strcmp(v->text, row->dflt) != 0;
     return v->v.i != dflt.i || v->v.f > dflt.f || v->v.f < dflt.f || v->v.word != dflt.word;
 }
 

@@ -51,6 +51,13 @@ static void check_rope(recipe *r) {
     }
     if (recipe_int(r, "model", "rope_original") == 0)
         recipe_conflict(r, "model", "rope_original", "missing: rope_scaling = yarn needs it");
+    bool scale = recipe_float(r, "model", "rope_mscale") > 0, all = recipe_float(r, "model", "rope_mscale_all_dim") > 0;
+    if (scale && (!all || recipe_float(r, "model", "rope_attention_factor") > 0))
+        recipe_conflict(r, "model", "rope_mscale",
+                        "has no effect: it needs rope_mscale_all_dim, and no "
+                        "rope_attention_factor");
+    if (all && !scale && !mla)
+        recipe_conflict(r, "model", "rope_mscale_all_dim", "has no effect: it needs rope_mscale with attention = gqa");
     if (recipe_float(r, "model", "rope_beta_fast") <= recipe_float(r, "model", "rope_beta_slow"))
         recipe_conflict(r, "model", "rope_beta_fast", "%g is not above rope_beta_slow = %g",
                         recipe_float(r, "model", "rope_beta_fast"), recipe_float(r, "model", "rope_beta_slow"));
@@ -76,6 +83,8 @@ static void check_attention(recipe *r) {
     if (recipe_int(r, "model", "v_dim") == 0) recipe_derive(r, "model", "v_dim", recipe_int(r, "model", "head_dim"));
     if (recipe_int(r, "model", "window") == 0)
         recipe_refuse_useless(r, "model", "window_pattern", "window = 0, every layer sees all");
+    else if (!strchr(pattern, 's'))
+        recipe_conflict(r, "model", "window", "has no effect: no layer of window_pattern = %.40s slides", pattern);
     if (!*pattern || pattern[strspn(pattern, "sf")])
         recipe_conflict(r, "model", "window_pattern", "'%.40s' has other letters than s and f, or none", pattern);
 }

@@ -1,6 +1,7 @@
 /* Loading of the plugin under trial, its instance, device memory, and calls as the executor would make them. */
 #include "tryout.h"
 
+#include <io/fs.h>
 #include <moe/options.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -125,7 +126,8 @@ static int read_words(tryout *t, const char **name) {
     t->layer = (uint32_t)command_int(t->args, "layer", 0);
     bool files = bit_of(t->kind) != SCHEDULER;
     if (files && (!t->in || !t->out)) return usage("--in FILE and --out FILE are needed to probe a %s", t->kind);
-    if (files && strcmp(t->in, t->out) == 0) return usage("--in and --out are one file, %.300s", t->in);
+    if (files && (strcmp(t->in, t->out) == 0 || fs_same_file(t->in, t->out)))
+        return usage("--in and --out are one file, %.300s", t->in);
     return EXIT_CODE_OK;
 }
 

@@ -128,7 +128,7 @@ moe_status fs_write(int fd, const char *path, const void *bytes, uint64_t n, moe
 }
 
 moe_status fs_save(const char *path, const void *bytes, uint64_t n, moe_err *err) {
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_CLOEXEC, 0666);
     if (fd < 0) return fs_fail(err, MOE_E_IO, path, "cannot create: %m");
     moe_status s = fs_write(fd, path, bytes, n, err);
     if (s == MOE_OK && fsync(fd) != 0) s = fs_fail(err, MOE_E_IO, path, "cannot sync: %m");
@@ -179,4 +179,9 @@ static int remove_entry(const char *path, const struct stat *st, int type, struc
 moe_status fs_remove_tree(const char *path, moe_err *err) {
     if (nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS) == 0 || errno == ENOENT) return MOE_OK;
     return fs_fail(err, MOE_E_IO, path, "cannot remove: %m");
+}
+
+int fs_same_file(const char *a, const char *b) {
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }

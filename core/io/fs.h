@@ -41,6 +41,9 @@ moe_status fs_sync_dir(const char *path, moe_err *err);
 /* mkdir -p. */
 moe_status fs_make_dirs(const char *path, moe_err *err);
 
+/* 1: both names are there and lead to one file. */
+int fs_same_file(const char *a, const char *b);
+
 /* Removes a file or a directory with all that is in it (links are removed, not followed). Absent: nothing to do. */
 moe_status fs_remove_tree(const char *path, moe_err *err);
 #endif

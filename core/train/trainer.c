@@ -313,7 +313,7 @@ moe_status trainer_step(trainer *t, int64_t step, int stop, step_result *out, mo
     status = program_run(&t->programs[PROGRAM_TRAIN], err);
     if (status) return status;
     collect(t, lr, out);
-    if (!isfinite(out->loss) || (!t->cfg.no_update && !isfinite(out->grad_norm)))
+    if ((out->tokens && !isfinite(out->loss)) || (!t->cfg.no_update && !isfinite(out->grad_norm)))
         return moe_fail(err, MOE_E_DATA, "step %lld: loss %g, gradient norm %g: not a finite number; weights unchanged",
                         (long long)step, out->loss, out->grad_norm);
     return MOE_OK;
@@ -337,13 +337,13 @@ moe_status trainer_eval(trainer *t, int64_t batches, double *loss, moe_err *err)
     return MOE_OK;
 }
 
-moe_status trainer_logits(trainer *t, const int32_t *tokens, float *out, moe_err *err) {
+moe_status trainer_logits(trainer *t, const int32_t *tokens, int64_t live, float *out, moe_err *err) {
     const model_cfg *c = &t->cfg.model;
     int64_t T = c->micro * c->seq;
     memcpy(t->staging.tokens, tokens, (size_t)T * sizeof *tokens);
     for (int64_t i = 0; i < T && t->staging.docs; i++) {
-        t->staging.docs[i] = 0;
-        t->staging.mask[i] = 1;
+        t->staging.mask[i] = i < live;
+        t->staging.docs[i] = i < live ? 0 : -1;
     }
     moe_status status = program_run(&t->programs[PROGRAM_LOGITS], err);
     if (!status) staging_logits(t, out);

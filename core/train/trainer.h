@@ -56,8 +56,10 @@ moe_status trainer_step(trainer *t, int64_t step, int stop, step_result *out, mo
 /* [collective] mean loss over the first `batches` microbatches of every rank in the validation split; MOE_E_ARG when
  * it has no window. */
 moe_status trainer_eval(trainer *t, int64_t batches, double *loss, moe_err *err);
-/* Logits [micro * seq, vocab] of tokens [micro * seq], F32, into out; ids outside the vocabulary are MOE_E_DATA. */
-moe_status trainer_logits(trainer *t, const int32_t *tokens, float *out, moe_err *err);
+/* [main] Logits [micro * seq, vocab] of tokens [micro * seq], F32, into out; ids outside the vocabulary are MOE_E_DATA.
+ * Tokens from `live` on are padding, where the model's batches carry document numbers: they are not routed, and take no
+ * expert's place. */
+moe_status trainer_logits(trainer *t, const int32_t *tokens, int64_t live, float *out, moe_err *err);
 /* Inner values of a dump; arrays of this rank, until the next call. */
 typedef struct trainer_values {
     double loss;   /* mean over the valid targets of all ranks */

@@ -177,6 +177,14 @@ for change in model.heads=8 model.rope_theta=5000 model.window=4 capacity.factor
 done
 expect 2 "$moehost" generate tiny.ini --out whole --prompt x --set model.top_k=3
 
+echo "- eval does not write over what it reads, nor wait for a pipe"
+mkfifo piped.part
+printf 'y\0\0\0\0\0\0\0{"tokens":{"dtype":"I32","shape":[1,4],"data_offsets":[0,16]},"mask":{"dtype":"U8","shape":[1,4],"data_offsets":[16,20]}}' >in.st
+printf 'a\0\0\0b\0\0\0c\0\0\0d\0\0\0\0\0\0\0' >>in.st
+expect 0 "$moehost" eval tiny.ini --in in.st --dump out.st --ckpt whole/ckpt/step-00000006
+expect 2 "$moehost" eval tiny.ini --in in.st --dump ./in.st
+expect 1 "$moehost" eval tiny.ini --in in.st --dump piped
+
 echo "- generate continues a prompt, the same way each time"
 expect 0 "$moehost" generate tiny.ini --out whole --prompt "the quick " --tokens 20 --seed 7
 cp out.txt first.txt

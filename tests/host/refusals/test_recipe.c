@@ -138,6 +138,39 @@ START_TEST(values_out_of_range) {
 }
 END_TEST
 
+/* Kinds of attention, of experts and of data: what does not go together, and what would have no effect. */
+#define YARN "model: rope_scaling = yarn", "model: rope_original = 32", "model: rope_factor = 2"
+START_TEST(parts_of_a_model_that_contradict) {
+    static const row rows[] = {
+        {"a pattern without a window", .put = {"model: window_pattern = sf"}, .code = 2, .say = {"no effect"}},
+        {"a window that no layer has", .put = {"model: window = 3", "model: window_pattern = f"}, .code = 2,
+         .say = {"[model] window", "no layer"}},
+        {"a pattern of other letters", .put = {"model: window_pattern = sx", "model: window = 3"}, .code = 2,
+         .say = {"'sx'", "s and f"}},
+        {"half of a magnitude", .put = {"model: rope_mscale = 2", YARN}, .code = 2, .say = {"rope_mscale_all_dim"}},
+        {"the other half", .put = {"model: rope_mscale_all_dim = 1", YARN}, .code = 2, .say = {"needs rope_mscale"}},
+        {"a stretch without scaling", .put = {"model: rope_factor = 2"}, .code = 2, .say = {"rope_scaling = none"}},
+        {"yarn without a length", .put = {"model: rope_scaling = yarn"}, .line = NO_PLACE, .code = 2,
+         .say = {"rope_original", "missing"}},
+        {"latents of grouped queries", .put = {"model: kv_lora = 8"}, .code = 2, .say = {"attention = gqa"}},
+        {"latent attention without a rank",
+         .put = {"model: attention = mla", "model: rotary_dim = 4", "model: kv_heads = 2"}, .line = NO_PLACE, .code = 2,
+         .say = {"kv_lora", "missing"}},
+        {"more turns than a head", .put = {"model: rotary_dim = 64"}, .code = 2, .say = {"not below head_dim"}},
+        {"a limit of plain experts", .put = {"model: activation_limit = 3"}, .code = 2, .say = {"swiglu"}},
+        {"a gate on nothing", .put = {"model: shared_gate = true"}, .code = 2, .say = {"shared_experts = 0"}},
+        {"drops without a capacity", .put = {"capacity: drop = position"}, .code = 2, .say = {"factor = 0"}},
+        {"C033 an unknown way to drop", .put = {"capacity: drop = probs", "capacity: factor = 1"}, .code = 2,
+         .say = {"prob|position"}},
+        {"numbers of bytes", .put = {"data: token_dtype = u32"}, .code = 2, .say = {"format = tokens"}},
+        {"a weight too many", .put = {"data: weights = 1, 2"}, .code = 2, .say = {"[data] weights", "1 items"}},
+        {"weights of nobody", .put = {"model: weights = no/where"}, .line = NO_PLACE, .code = 1, .say = {"no/where"}},
+    };
+    RUN(rows);
+}
+END_TEST
+#undef YARN
+
 START_TEST(keys_that_contradict) {
     static const row rows[] = {
         {"kv_heads", .put = {"model: kv_heads = 3", "model: heads = 4"}, .code = 2,
@@ -319,6 +352,7 @@ TCase *recipe_tests(void) {
     tcase_add_test(tc, values_of_the_wrong_type);
     tcase_add_test(tc, values_out_of_range);
     tcase_add_test(tc, keys_that_contradict);
+    tcase_add_test(tc, parts_of_a_model_that_contradict);
     tcase_add_test(tc, all_faults_in_one_pass);
     tcase_add_test(tc, layers_and_parts);
     tcase_add_test(tc, degrees_of_parallelism);
