@@ -91,12 +91,45 @@ moe_status identity_write(ckpt *c, const session *s, moe_err *err) {
     return walk_all(s, IDENTITY_RUN, write_one, c, err);
 }
 
+/* What is shown of a word: from a little before the difference, where that is far in it. */
+typedef struct word {
+    const char *lead, *at;
+    int bytes;
+} word;
+
+static word show_word(const char *text, size_t n, size_t common) {
+    enum { SHOWN = 120, BEFORE = 40 };
+    size_t skipped = common > SHOWN - BEFORE ? common - BEFORE : 0;
+    if (!n) return (word){"", "(nothing)", 9};
+    n -= skipped;
+    return (word){skipped ? "..." : "", text + skipped, n < SHOWN ? (int)n : SHOWN};
+}
+
+/* Values are words with a blank between: shows the first that differs, so that a long value does not hide it. */
+static moe_status refuse_value(const ckpt_view *view, const char *key, const char *a, const char *b, moe_err *err) {
+    int words = strchr(a, ' ') || strchr(b, ' ');
+    size_t n = strcspn(a, " "), m = strcspn(b, " "), common = 0;
+    while (n == m && strncmp(a, b, n) == 0 && (*a || *b)) {
+        a += n + (a[n] == ' ');
+        b += m + (b[m] == ' ');
+        n = strcspn(a, " ");
+        m = strcspn(b, " ");
+    }
+    while (common < n && common < m && a[common] == b[common]) common++;
+    word was = show_word(a, n, common), is = show_word(b, m, common);
+    if (words)
+        return fs_fail(err, MOE_E_ARG, view->dir, "%s: was written with %s%.*s, this recipe has %s%.*s", key, was.lead,
+                       was.bytes, was.at, is.lead, is.bytes, is.at);
+    return fs_fail(err, MOE_E_ARG, view->dir, "was written with %s = %s%.*s, this recipe has %s%.*s", key, was.lead,
+                   was.bytes, was.at, is.lead, is.bytes, is.at);
+}
+
 static moe_status check_one(void *arg, const char *key, const char *value, moe_err *err) {
     const ckpt_view *view = arg;
     const char *saved = ckpt_get(view, key);
     if (saved && strcmp(saved, value) == 0) return MOE_OK;
-    return fs_fail(err, MOE_E_ARG, view->dir, "was written with %s = %.120s, this recipe has %.120s", key,
-                   saved ? saved : "(not given)", value);
+    if (saved) return refuse_value(view, key, saved, value, err);
+    return fs_fail(err, MOE_E_ARG, view->dir, "was written without %s, this recipe has %.120s", key, value);
 }
 
 moe_status identity_check(const ckpt_view *view, const session *s, int level, moe_err *err) {

@@ -2,6 +2,7 @@
  * over live tokens, as metrics show them; the divisor of their gradients is the number of live tokens. */
 #include <model/params.h>
 #include <moe/options.h>
+#include <parts/needs.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,6 +17,7 @@ typedef struct router_try {
     moe_tensor logits, hidden, token_ids, mask, ids, weights, counts, losses; /* device */
     moe_tensor divisor, d_weights, d_logits, d_hidden, absent;
     moe_tensor *params, *state, *d_params;
+    tryout_tensor out_ids, out_counts;
     uint64_t *step; /* pinned */
     moe_route_args args;
 } router_try;
@@ -82,7 +84,7 @@ static moe_status open_router(router_try *r, moe_err *err) {
                           .n_layers = t->layer + 1,
                           .top_k = (uint32_t)r->k,
                           .n_experts = (uint32_t)r->E,
-                          .hidden = r->width,
+                          .hidden = r->width ? r->width : 1, /* of no meaning without hidden, but a width */
                           .max_tokens = r->T,
                           .seed = (uint64_t)command_int(t->args, "seed", 0)};
     static const struct {
@@ -108,20 +110,12 @@ static moe_status open_router(router_try *r, moe_err *err) {
 }
 
 /* ---- parameters and state ---- */
-static moe_status check_spec(const tryout *t, const moe_param_spec *s, param *p, moe_err *err) {
-    if (!s->name || !s->init || s->ndim < 1 || s->ndim > 4 || (s->dtype != MOE_F32 && s->dtype != MOE_I64))
-        return tryout_broken(t, err, "declares %.80s with %d dimensions and dtype %d", s->name ? s->name : "no name",
-                             s->ndim, s->dtype);
-    p->ndim = s->ndim;
-    p->count = 1;
-    for (int i = 0; i < s->ndim; i++) {
-        p->shape[i] = s->shape[i];
-        if (s->shape[i] < 0 || __builtin_mul_overflow(p->count, s->shape[i], &p->count) || p->count > PARAMS_LIMIT)
-            return tryout_broken(t, err, "declares %.80s with a dimension of %lld", s->name, (long long)s->shape[i]);
-    }
-    p->std = strncmp(s->init, "normal ", 7) == 0 ? strtof(s->init + 7, NULL) : 0;
-    p->fill = strcmp(s->init, "ones") == 0 ? 1 : 0;
-    return MOE_OK;
+/* What the declaration, checked by parts, says of the initial values. */
+static param initial(const moe_param_spec *s) {
+    param p = {.ndim = s->ndim, .count = 1};
+    for (int i = 0; i < s->ndim; i++) p.count *= p.shape[i] = s->shape[i];
+    needs_parse_init(s->init, &p.std, &p.fill);
+    return p;
 }
 
 /* The file's values of PREFIX.NAME, or the initial ones, in device memory. */
@@ -129,15 +123,14 @@ static moe_status fill_spec(router_try *r, const char *prefix, const moe_param_s
     tryout *t = r->t;
     tryout_tensor x;
     char name[160];
-    param p = {.name = ""};
+    param p = initial(s);
     param_piece piece;
-    moe_status status = check_spec(t, s, &p, err);
-    if (status) return status;
     snprintf(p.name, sizeof p.name, "layers.%u.router.%.60s", t->layer, s->name);
     snprintf(name, sizeof name, "%s.%.100s", prefix, s->name);
-    status = s->dtype == MOE_F32 ? tryout_read_real(t, name, "as declared", s->ndim, TRYOUT_OPTIONAL, &x, err)
-                                 : tryout_read_whole(t, name, "as declared", s->ndim, TRYOUT_OPTIONAL, MOE_I64,
-                                                     INT64_MIN, INT64_MAX, &x, err);
+    moe_status status = s->dtype == MOE_F32
+                            ? tryout_read_real(t, name, "as declared", s->ndim, TRYOUT_OPTIONAL, &x, err)
+                            : tryout_read_whole(t, name, "as declared", s->ndim, TRYOUT_OPTIONAL, MOE_I64, INT64_MIN,
+                                                INT64_MAX, &x, err);
     for (int i = 0; i < s->ndim && x.name && !status; i++)
         if (x.shape[i] != s->shape[i])
             status = moe_fail(err, MOE_E_DATA, "%.300s: %s has %lld where router/%.40s declares %lld", t->in, name,
@@ -165,7 +158,6 @@ static moe_status fill_specs(router_try *r, moe_err *err) {
     if (!r->params || !r->d_params || !r->state) return moe_fail(err, MOE_E_NOMEM, "out of memory for parameters");
     moe_status status = MOE_OK;
     for (uint32_t i = 0; i < n->n_params && !status; i++) {
-        if (n->params[i].dtype != MOE_F32) return tryout_broken(r->t, err, "declares a parameter that is not F32");
         status = fill_spec(r, "params", &n->params[i], &r->params[i], err);
         r->d_params[i] = r->params[i];
         if (!status)
@@ -245,27 +237,17 @@ static moe_status run_backward(void *ctx, moe_err *err) {
     return parts_router(p, r->t->layer)->route_bwd(p->router_self[r->t->layer], &r->args, err);
 }
 
-static moe_status backward(router_try *r, moe_err *err) {
-    const moe_router_needs *n = &r->needs;
-    moe_route_args *a = &r->args;
-    int global = n->loss_scope == MOE_SCOPE_GLOBAL;
-    a->divisor = &r->divisor;
-    a->d_weights = &r->d_weights;
-    if (n->inputs & MOE_ROUTER_LOGITS) a->d_logits = &r->d_logits;
-    if (n->inputs & MOE_ROUTER_HIDDEN) a->d_hidden = &r->d_hidden;
-    a->counts = &r->absent;
-    if (global) a->batch_counts = &r->counts; /* this call is the whole global batch */
-    if (!global) a->losses = &r->absent;
-    return tryout_call(&r->rank, "route_bwd", run_backward, r, err);
-}
-
-/* ---- results ---- */
 /* The choices as the contract wants them: in range, distinct, none for padding, and counted. */
-static moe_status check_choices(const router_try *r, const int32_t *ids, const int64_t *counts, moe_err *err) {
+static moe_status check_choices(const router_try *r, moe_err *err) {
+    const int32_t *ids = r->out_ids.data;
+    const int64_t *counts = r->out_counts.data;
     const uint8_t *mask = r->in_mask.data;
     int64_t *left = malloc((size_t)r->E * sizeof *left);
     moe_status status = left ? MOE_OK : moe_fail(err, MOE_E_NOMEM, "out of memory for counts");
     if (left) memcpy(left, counts, (size_t)r->E * sizeof *left);
+    for (int64_t e = 0; e < r->E && !status; e++)
+        if (counts[e] < 0)
+            status = tryout_broken(r->t, err, "counts %lld choices of expert %lld", (long long)counts[e], (long long)e);
     for (int64_t i = 0; i < r->T * r->k && !status; i++) {
         int64_t token = i / r->k, first = token * r->k;
         if (ids[i] < -1 || ids[i] >= r->E || (ids[i] >= 0 && r->in_mask.name && !mask[token]))
@@ -285,6 +267,28 @@ static moe_status check_choices(const router_try *r, const int32_t *ids, const i
     return status;
 }
 
+/* After route, and before route_bwd is given them. */
+static moe_status take_choices(router_try *r, moe_err *err) {
+    moe_status status = tryout_download(&r->rank, &r->ids, &r->out_ids, err);
+    if (!status) status = tryout_download(&r->rank, &r->counts, &r->out_counts, err);
+    return status ? status : check_choices(r, err);
+}
+
+static moe_status backward(router_try *r, moe_err *err) {
+    const moe_router_needs *n = &r->needs;
+    moe_route_args *a = &r->args;
+    int global = n->loss_scope == MOE_SCOPE_GLOBAL;
+    a->divisor = &r->divisor;
+    a->d_weights = &r->d_weights;
+    if (n->inputs & MOE_ROUTER_LOGITS) a->d_logits = &r->d_logits;
+    if (n->inputs & MOE_ROUTER_HIDDEN) a->d_hidden = &r->d_hidden;
+    a->counts = &r->absent;
+    if (global) a->batch_counts = &r->counts; /* this call is the whole global batch */
+    if (!global) a->losses = &r->absent;
+    return tryout_call(&r->rank, "route_bwd", run_backward, r, err);
+}
+
+/* ---- results ---- */
 static moe_status give(router_try *r, const char *name, const moe_tensor *x, moe_err *err) {
     tryout_tensor host;
     moe_status status = tryout_download(&r->rank, x, &host, err);
@@ -301,22 +305,17 @@ static moe_status give_losses(router_try *r, moe_err *err) {
         tryout_tensor one = {.name = "", .dtype = MOE_F64, .ndim = 1, .shape = {1, 1, 1, 1}, .elements = 1};
         one.data = mean;
         *mean = r->live ? *mean / (double)r->live : 0;
-        status = n->losses && n->losses[i] ? tryout_give(r->t, n->losses[i], &one, err)
-                                           : tryout_broken(r->t, err, "loss %u of %u has no name", i, n->n_losses);
+        status = tryout_give(r->t, n->losses[i], &one, err);
     }
     return status;
 }
 
 static moe_status give_results(router_try *r, int gradients, moe_err *err) {
     const moe_router_needs *n = &r->needs;
-    tryout_tensor ids, counts;
     char name[160];
-    moe_status status = tryout_download(&r->rank, &r->ids, &ids, err);
-    if (!status) status = tryout_download(&r->rank, &r->counts, &counts, err);
-    if (!status) status = check_choices(r, ids.data, counts.data, err);
-    if (!status) status = tryout_give(r->t, "expert_ids", &ids, err);
+    moe_status status = tryout_give(r->t, "expert_ids", &r->out_ids, err);
     if (!status) status = give(r, "weights", &r->weights, err);
-    if (!status) status = tryout_give(r->t, "counts", &counts, err);
+    if (!status) status = tryout_give(r->t, "counts", &r->out_counts, err);
     if (!status) status = give_losses(r, err);
     if (!gradients) return status;
     if (!status && (n->inputs & MOE_ROUTER_LOGITS)) status = give(r, "d_logits", &r->d_logits, err);
@@ -337,6 +336,7 @@ static moe_status run(router_try *r, moe_err *err) {
     *r->step = 1;
     fill_args(r);
     status = tryout_call(&r->rank, "route", run_route, r, err);
+    if (!status) status = take_choices(r, err);
     /* losses over the global batch are known only after backward */
     if (!status && (gradients || r->needs.loss_scope == MOE_SCOPE_GLOBAL)) status = backward(r, err);
     if (!status) status = give_results(r, gradients, err);

@@ -150,13 +150,13 @@ typedef struct moe_jitter_attr {
 #define MOE_OP_COUNT_VALID "moe.count_valid/0"
 
 /* ---- rows to experts and back ---- */
-/* moe.expert_rows/0: stable counting sort of the chosen (token, slot) pairs by expert; ids < 0 and ids of experts
- * outside [first, first + G) get no row. Row order inside an expert: by token, then slot.
+/* moe.expert_rows/0: stable counting sort of the chosen (token, slot) pairs by expert; the id -1 (none) and ids of
+ * experts outside [first, first + G) get no row. Row order inside an expert: by token, then slot.
  * forward  in  ids [T,k] I32
  *          out slot_row [T,k] I64 (row, or -1), row_slot [N] I64 (t*k + slot; -1 in padding rows and past the end),
  *              offsets [G+1] I64, counts [G] I64
- * forward only. More rows than N is MOE_E_OVERFLOW; an id >= n_experts, or an expert chosen twice by a token, is
- * MOE_E_DATA. */
+ * forward only. More rows than N is MOE_E_OVERFLOW; an id below -1 or >= n_experts, or an expert chosen twice by a
+ * token, is MOE_E_DATA. */
 #define MOE_OP_EXPERT_ROWS "moe.expert_rows/0"
 typedef struct moe_expert_rows_attr {
     uint32_t size, first, groups, n_experts; /* G = groups */
@@ -169,7 +169,8 @@ typedef struct moe_expert_rows_attr {
  * token. (Fedus et al., arXiv 2101.03961, 2.2; Megatron Core MoE's capacity factor and drop policies)
  * forward  in  ids [T,k] I32, weights [T,k] F32
  *          out kept_ids [T,k] I32 (-1 = dropped or none), kept_weights [T,k] F32 (0 there), n [2] I64 += {choices,
- *              dropped}. Not in place. A weight of a choice that is NaN, or an id >= n_experts, is MOE_E_DATA.
+ *              dropped}. Not in place. A weight of a choice that is NaN, or an id below -1 or >= n_experts, is
+ *              MOE_E_DATA.
  * forward only: a dropped choice has no row, and so no gradient. */
 #define MOE_OP_CAPACITY "moe.capacity/0"
 enum { MOE_DROP_PROB, MOE_DROP_POSITION };

@@ -8,6 +8,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "util/tidy.h"
+
 enum { CMD_NODE, CMD_RECORD, CMD_WAIT };
 
 typedef struct node_run {
@@ -66,14 +68,6 @@ void exec_lanes_free(exec_lanes *e) {
 }
 
 /* ---- errors ---- */
-/* What a plugin left in msg becomes one line that ends inside of it. */
-static void tidy(char *msg, size_t n) {
-    msg[n - 1] = 0;
-    for (char *c = msg; *c; c++)
-        if ((unsigned char)*c < ' ') *c = ' ';
-    if (!msg[0]) strcpy(msg, "failed without a reason");
-}
-
 static void keep_error(exec *x, const graph_node *node, const moe_err *err) {
     int none = 0;
     if (!atomic_compare_exchange_strong(&x->failed, &none, 1)) return;
@@ -103,7 +97,7 @@ static void run_node(void *arg) {
     if (span) span->end = now();
     if (status) {
         err.code = status;
-        tidy(err.msg, sizeof err.msg);
+        if (!tidy_line(err.msg, sizeof err.msg)) strcpy(err.msg, "failed without a reason");
         keep_error(r->x, r->node, &err);
     }
 }

@@ -1,11 +1,13 @@
 /* Opening shards and holding the index to them. */
 #include "hf/folder.h"
 
+#include <errno.h>
 #include <jansson.h>
 #include <moe/options.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "io/fs.h"
 
@@ -105,13 +107,25 @@ static moe_status open_shards(hf_folder *f, const char *dir, moe_err *err) {
     return status;
 }
 
+/* Neither file was found: is it the folder that is missing or closed? */
+static moe_status refuse_empty(const char *path, moe_err *err) {
+    struct stat st;
+    int bad = stat(path, &st);
+    if (!bad && !S_ISDIR(st.st_mode)) {
+        errno = ENOTDIR;
+        bad = 1;
+    }
+    if (bad || access(path, X_OK)) return fs_fail(err, MOE_E_IO, path, "cannot open: %m");
+    return fs_fail(err, MOE_E_IO, path, "holds neither " HF_ONE_FILE " nor " HF_INDEX);
+}
+
 moe_status hf_folder_open(const char *path, hf_folder **out, moe_err *err) {
     int one = exists(path, HF_ONE_FILE), index = exists(path, HF_INDEX);
     uint32_t number;
     if (one && index)
         return fs_fail(err, MOE_E_DATA, path,
                        "holds both " HF_ONE_FILE " and " HF_INDEX ": remove the one that is not meant");
-    if (!one && !index) return fs_fail(err, MOE_E_IO, path, "holds neither " HF_ONE_FILE " nor " HF_INDEX);
+    if (!one && !index) return refuse_empty(path, err);
     hf_folder *f = calloc(1, sizeof *f);
     if (!f) return fs_fail(err, MOE_E_NOMEM, path, "out of memory");
     moe_status status = one ? open_file(f, path, HF_ONE_FILE, &number, err) : open_shards(f, path, err);

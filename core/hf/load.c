@@ -8,6 +8,7 @@
 #include <xxhash.h>
 
 #include "hf/device.h"
+#include "hf/finite.h"
 #include "hf/folder.h"
 #include "io/fs.h"
 #include "train/trainer_impl.h"
@@ -88,7 +89,7 @@ static moe_status check_tensor(const loading *l, const hf_tensor *x, const st_te
     int same = f->ndim == x->ndim;
     for (int i = 0; i < x->ndim && same; i++) same = f->shape[i] == x->shape[i];
     if (f->dtype != MOE_F32 && f->dtype != MOE_BF16 && f->dtype != ST_F16)
-        return fs_fail(err, MOE_E_UNSUPPORTED, l->dir, "%s is %s: F32, BF16 and F16 are read", f->name,
+        return fs_fail(err, MOE_E_DATA, l->dir, "%s is %s: F32, BF16 and F16 are read", f->name,
                        st_dtype_name(f->dtype));
     if (same) return MOE_OK;
     char theirs[120], ours[120];
@@ -153,6 +154,15 @@ static moe_status read_slab(const loading *l, uint32_t file, const st_tensor *f,
     return status;
 }
 
+static moe_status check_values(const loading *l, const hf_tensor *x, uint32_t file, const hf_slab *s, moe_err *err) {
+    int64_t at = hf_find_odd(l->theirs, s->count);
+    if (at < 0) return MOE_OK;
+    char *path = fs_join(l->dir, l->folder->names[file]);
+    moe_status status = hf_refuse_odd(path ? path : l->dir, x, s->begin + at, l->theirs[at], "", err);
+    free(path);
+    return status;
+}
+
 static moe_status load_tensor(const loading *l, uint32_t i, moe_err *err) {
     const hf_tensor *x = &l->map->at[i];
     uint32_t file = 0;
@@ -162,6 +172,7 @@ static moe_status load_tensor(const loading *l, uint32_t i, moe_err *err) {
     l->checksum[i] = 0;
     while (!status && hf_slab_next(x, SLAB_LIMIT, &s)) {
         status = read_slab(l, file, f, &s, l->theirs, err);
+        if (!status) status = check_values(l, x, file, &s, err);
         l->checksum[i] = XXH3_64bits_withSeed(l->theirs, (size_t)s.count * 4, l->checksum[i]);
         if (!status) status = hf_device_write(&l->device, x, &s, l->theirs, err);
     }

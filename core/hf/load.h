@@ -7,9 +7,12 @@
  * and refreshes the copies that products read. On every rank of a replica; optimiser state is left as it is.
  * Strict: every tensor of the model is there in its shape, and no other but rotary inv_freq buffers, the head of a tied
  * model (which must equal the embedding) and the layers past the model's that config.json announces as
- * num_nextn_predict_layers. MOE_E_DATA names up to eight missing and unknown tensors and how many there are; nothing
- * has been changed then. Afterwards the values are read back and compared. Memory: a slab, at most one expert's matrix
- * or 2^20 numbers, a few times. */
+ * num_nextn_predict_layers. MOE_E_DATA names up to eight missing and unknown tensors and how many there are, or a
+ * tensor of another shape or type; nothing has been changed then. MOE_E_DATA too for a value that is NaN or infinite,
+ * with its file, tensor and index. It is found while values are loaded: the weights are then some of the file's and
+ * some of the trainer's own, not to be used, and the caller destroys the trainer. Afterwards the values are read back
+ * and compared. MOE_E_IO: no such folder, or no weights in it. Memory: a slab, at most one expert's matrix or 2^20
+ * numbers, a few times. */
 moe_status hf_load(trainer *t, const char *dir, moe_err *err);
 
 /* [main] The same checks of names, shapes and types, from the files' headers; the trainer may be one that only plans.

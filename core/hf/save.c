@@ -1,4 +1,5 @@
-/* Shards in the order of the map, then the index, then config.json. */
+/* Shards in the order of the map, then the index, then config.json: into a hidden folder within the target, and from
+ * there into their places when all of them are whole and durable. Until then what the target holds is not touched. */
 #include "hf/save.h"
 
 #include <dirent.h>
@@ -9,9 +10,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "hf/device.h"
+#include "hf/finite.h"
 #include "hf/folder.h"
 #include "io/fs.h"
 #include "train/trainer_impl.h"
@@ -21,6 +24,7 @@ enum { SLAB_LIMIT = 1 << 20 };
 typedef struct saving {
     const trainer *t;
     const char *dir;
+    char *into; /* the hidden folder in dir; NULL: not made yet */
     const hf_save_options *o;
     hf_map *map;
     hf_device device;
@@ -81,6 +85,19 @@ static moe_status read_checkpoint(const saving *s, const hf_tensor *x, const hf_
     return status;
 }
 
+/* s->theirs, and s->rounded where the file is BF16, as the file will hold it. MOE_E_DATA: a value that is no number, or
+ * becomes none in BF16. */
+static moe_status check_values(const saving *s, const hf_tensor *x, const hf_slab *slab, moe_err *err) {
+    const char *from = s->o->checkpoint ? s->o->checkpoint : "the trainer's memory";
+    int64_t at = hf_find_odd(s->theirs, slab->count);
+    if (at >= 0) return hf_refuse_odd(from, x, slab->begin + at, s->theirs[at], ": not written", err);
+    if (dtype_of(s, x) == MOE_F32) return MOE_OK;
+    params_round_bf16(s->theirs, s->rounded, slab->count);
+    for (at = 0; at < slab->count && (s->rounded[at] & 0x7f80u) != 0x7f80u;) at++;
+    if (at == slab->count) return MOE_OK;
+    return hf_refuse_odd(from, x, slab->begin + at, s->theirs[at], ", too large for BF16: not written", err);
+}
+
 static moe_status write_tensor(const saving *s, const hf_tensor *x, st_writer *w, moe_err *err) {
     hf_slab slab = {0};
     moe_status status = MOE_OK;
@@ -88,13 +105,12 @@ static moe_status write_tensor(const saving *s, const hf_tensor *x, st_writer *w
         uint64_t n = (uint64_t)slab.count;
         status =
             s->checkpoint ? read_checkpoint(s, x, &slab, err) : hf_device_read(&s->device, x, &slab, 0, s->theirs, err);
+        if (!status) status = check_values(s, x, &slab, err);
         if (status) break;
-        if (dtype_of(s, x) == MOE_F32) {
+        if (dtype_of(s, x) == MOE_F32)
             status = st_write(w, s->theirs, n * 4, err);
-        } else {
-            params_round_bf16(s->theirs, s->rounded, slab.count);
+        else
             status = st_write(w, s->rounded, n * 2, err);
-        }
     }
     return status;
 }
@@ -139,7 +155,7 @@ static moe_status write_shard(const saving *s, uint32_t shard, moe_err *err) {
     char name[NAME_BYTES];
     st_writer *w = NULL;
     shard_name(s, shard, name);
-    char *path = fs_join(s->dir, name);
+    char *path = fs_join(s->into, name);
     moe_status status = path ? st_writer_create(path, &w, err) : fs_fail(err, MOE_E_NOMEM, s->dir, "out of memory");
     if (!status) status = st_writer_meta(w, "format", "pt", err); /* transformers refuses files without it */
     for (uint32_t i = 0; i < s->map->n && !status; i++) {
@@ -156,13 +172,10 @@ static moe_status write_shard(const saving *s, uint32_t shard, moe_err *err) {
     return status;
 }
 
-/* A small file, whole or not at all. */
-static moe_status write_text(const char *dir, const char *name, const char *text, moe_err *err) {
-    char *path = fs_join(dir, name), *part = NULL;
-    if (!path || asprintf(&part, "%s.part", path) < 0) part = NULL;
-    moe_status status = part ? fs_save(part, text, strlen(text), err) : fs_fail(err, MOE_E_NOMEM, dir, "out of memory");
-    if (!status && rename(part, path)) status = fs_fail(err, MOE_E_IO, path, "%m");
-    free(part);
+static moe_status write_text(const saving *s, const char *name, const char *text, moe_err *err) {
+    char *path = fs_join(s->into, name);
+    moe_status status =
+        path ? fs_save(path, text, strlen(text), err) : fs_fail(err, MOE_E_NOMEM, s->dir, "out of memory");
     free(path);
     return status;
 }
@@ -177,19 +190,26 @@ static moe_status write_index(const saving *s, moe_err *err) {
     }
     root = json_pack("{s:{s:I}, s:O}", "metadata", "total_size", (json_int_t)s->total, "weight_map", map);
     char *text = root && !bad ? json_dumps(root, JSON_INDENT(2)) : NULL;
-    moe_status status = text ? write_text(s->dir, HF_INDEX, text, err)
-                             : fs_fail(err, MOE_E_NOMEM, s->dir, "out of memory for the index");
+    moe_status status =
+        text ? write_text(s, HF_INDEX, text, err) : fs_fail(err, MOE_E_NOMEM, s->dir, "out of memory for the index");
     free(text);
     json_decref(root);
     json_decref(map);
     return status;
 }
 
-static int remove_named(const char *dir, const char *name, moe_err *err) {
+/* ---- places ---- */
+#define HIDDEN ".moehost-export-" /* what a kill has left of such a folder, the next export removes */
+
+static moe_status remove_named(const char *dir, const char *name, moe_err *err) {
     char *path = fs_join(dir, name);
     moe_status status = path ? fs_remove_tree(path, err) : fs_fail(err, MOE_E_NOMEM, dir, "out of memory");
     free(path);
     return status;
+}
+
+static int is_hidden(const char *name) {
+    return strncmp(name, HIDDEN, strlen(HIDDEN)) == 0;
 }
 
 /* model.safetensors, its index, or a shard of any number of shards, with or without ".part". */
@@ -209,26 +229,76 @@ static int is_weights(const char *name) {
     return 0;
 }
 
-/* Is it a file of this export? */
-static int is_mine(const saving *s, const char *name) {
-    char again[NAME_BYTES];
-    if (s->shards > 1 && strcmp(name, HF_INDEX) == 0) return 1;
-    for (uint32_t i = 0; i < s->shards; i++) {
-        shard_name(s, i, again);
-        if (strcmp(name, again) == 0) return 1;
-    }
-    return 0;
-}
-
-/* Weight files that an older export left; dirent names are read before any is removed. */
-static moe_status remove_older(const saving *s, moe_err *err) {
-    DIR *d = opendir(s->dir);
-    if (!d) return fs_fail(err, MOE_E_IO, s->dir, "cannot open directory: %m");
+/* Everything in dir that is `of` this kind. */
+static moe_status remove_all(const char *dir, int (*of)(const char *name), moe_err *err) {
+    DIR *d = opendir(dir);
+    if (!d) return fs_fail(err, MOE_E_IO, dir, "cannot open directory: %m");
     moe_status status = MOE_OK;
     for (struct dirent *e; !status && (e = readdir(d)) != NULL;)
-        if (is_weights(e->d_name) && !is_mine(s, e->d_name)) status = remove_named(s->dir, e->d_name, err);
+        if (of(e->d_name)) status = remove_named(dir, e->d_name, err);
     closedir(d);
     return status;
+}
+
+/* What stands in a place must be a file, or a link to one: a directory could not be replaced. */
+static moe_status check_place(const saving *s, const char *name, moe_err *err) {
+    struct stat st;
+    char *path = fs_join(s->dir, name);
+    moe_status status = path ? MOE_OK : fs_fail(err, MOE_E_NOMEM, s->dir, "out of memory");
+    if (path && stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+        status = fs_fail(err, MOE_E_IO, path, "exists and is not a regular file");
+    free(path);
+    return status;
+}
+
+static moe_status move(const saving *s, const char *name, moe_err *err) {
+    char *from = fs_join(s->into, name), *to = fs_join(s->dir, name);
+    moe_status status = from && to ? MOE_OK : fs_fail(err, MOE_E_NOMEM, s->dir, "out of memory");
+    if (!status && rename(from, to)) status = fs_fail(err, MOE_E_IO, to, "cannot rename to it: %m");
+    free(to);
+    free(from);
+    return status;
+}
+
+/* fn for the shards of this export and their index. */
+static moe_status for_weights(const saving *s, moe_status (*fn)(const saving *, const char *, moe_err *),
+                              moe_err *err) {
+    moe_status status = MOE_OK;
+    for (uint32_t i = 0; !status && i < s->shards; i++) {
+        char name[NAME_BYTES];
+        shard_name(s, i, name);
+        status = fn(s, name, err);
+    }
+    if (!status && s->shards > 1) status = fn(s, HF_INDEX, err);
+    return status;
+}
+
+static moe_status open_hidden(saving *s, moe_err *err) {
+    moe_status status = fs_make_dirs(s->dir, err);
+    if (!status) status = for_weights(s, check_place, err);
+    if (!status) status = check_place(s, "config.json", err);
+    if (!status) status = remove_all(s->dir, is_hidden, err);
+    if (status) return status;
+    s->into = fs_join(s->dir, HIDDEN "XXXXXX");
+    if (!s->into) return fs_fail(err, MOE_E_NOMEM, s->dir, "out of memory");
+    if (mkdtemp(s->into)) return MOE_OK;
+    status = fs_fail(err, MOE_E_IO, s->dir, "cannot make a folder in it: %m");
+    free(s->into);
+    s->into = NULL;
+    return status;
+}
+
+/* The old model goes, first the files without which no other is read, and is gone for good before the new one comes:
+ * shards of the two may have the same names. */
+static moe_status replace(const saving *s, moe_err *err) {
+    moe_status status = remove_named(s->dir, "config.json", err);
+    if (!status) status = remove_named(s->dir, HF_INDEX, err);
+    if (!status) status = remove_all(s->dir, is_weights, err);
+    if (!status) status = fs_sync_dir(s->dir, err);
+    if (!status) status = for_weights(s, move, err);
+    if (!status) status = fs_sync_dir(s->dir, err);
+    if (!status) status = move(s, "config.json", err);
+    return status ? status : fs_sync_dir(s->dir, err);
 }
 
 int hf_folder_in_use(const char *dir) {
@@ -261,6 +331,9 @@ static moe_status prepare(saving *s, moe_err *err) {
 }
 
 static void finish(saving *s) {
+    moe_err ignored = {.size = sizeof ignored};
+    if (s->into) fs_remove_tree(s->into, &ignored);
+    free(s->into);
     hf_device_close(&s->device);
     st_close(s->checkpoint);
     free(s->shard);
@@ -273,14 +346,11 @@ static void finish(saving *s) {
 moe_status hf_save(const trainer *t, const char *dir, const hf_save_options *o, moe_err *err) {
     saving s = {.t = t, .dir = dir, .o = o};
     moe_status status = prepare(&s, err);
-    if (!status) status = fs_make_dirs(dir, err);
-    if (!status) status = remove_named(dir, "config.json", err);
+    if (!status) status = open_hidden(&s, err);
     for (uint32_t i = 0; !status && i < s.shards; i++) status = write_shard(&s, i, err);
     if (!status && s.shards > 1) status = write_index(&s, err);
-    if (!status) status = remove_older(&s, err);
-    if (!status) status = fs_sync_dir(dir, err);
-    if (!status) status = write_text(dir, "config.json", o->config, err);
-    if (!status) status = fs_sync_dir(dir, err);
+    if (!status) status = write_text(&s, "config.json", o->config, err);
+    if (!status) status = replace(&s, err);
     finish(&s);
     return status;
 }

@@ -13,10 +13,14 @@ typedef struct hf_save_options {
     const char *config;     /* text of config.json */
 } hf_save_options;
 
-/* [main] Makes dir where it is not there. Files are written under another name and renamed; config.json, without which
- * the folder is no model, goes first where there is one and comes last, so that a folder that loads is a whole one;
- * then weight files of an older export are removed. Other files (a tokenizer) are not touched. MOE_E_DATA: the
- * checkpoint is not of this model. Memory: a slab, as hf_load. */
+/* [main] Makes dir where it is not there. All files are written into a hidden folder in it first, .moehost-export-*,
+ * which takes the room of the whole model beside the one that is there: an error until then (a full disk, a limit, a
+ * checkpoint that cannot be read) removes that folder and leaves dir as it was. Then config.json, without which the
+ * folder is no model, the index and all weight files of an older export are removed, the new ones renamed into place,
+ * config.json last. A kill or an error between leaves dir without config.json and never with weights of both; a kill
+ * may leave the hidden folder, which the next hf_save into dir removes, so two must not write into one dir at the same
+ * time. Other files (a tokenizer) are not touched. MOE_E_DATA: the checkpoint is not of this model, or a value (named
+ * with its tensor and index) is NaN, infinite, or infinite once rounded to BF16. Memory: a slab, as hf_load. */
 moe_status hf_save(const trainer *t, const char *dir, const hf_save_options *o, moe_err *err);
 
 /* Is there a model in dir: config.json, or weights under the names that hf_save uses? */

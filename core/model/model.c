@@ -97,9 +97,6 @@ static moe_status add_router(model *m, uint32_t layer, moe_err *err) {
     if (r->needs.inputs & ~(uint32_t)MOE_ROUTER_LOGITS)
         return moe_fail(err, MOE_E_UNSUPPORTED, "router/%s asks for inputs 0x%x; this host gives logits only", id,
                         r->needs.inputs);
-    if (r->needs.n_losses > MODEL_MAX_LOSSES)
-        return moe_fail(err, MOE_E_UNSUPPORTED, "router/%s reports %u losses; this host takes at most %d", id,
-                        r->needs.n_losses, MODEL_MAX_LOSSES);
     r->state = calloc(r->needs.n_state + 1, sizeof *r->state);
     r->params = calloc(r->needs.n_params + 1, sizeof *r->params);
     return r->state && r->params ? MOE_OK : moe_fail(err, MOE_E_NOMEM, "out of memory for router/%s", id);
@@ -163,6 +160,37 @@ static moe_status init_params(model *m, void *stream, float *scratch, moe_err *e
     return status;
 }
 
+/* State of a router as it declares it: a function of (seed, name, element) alone, as a parameter is. */
+static moe_status init_one_state(model *m, void *stream, uint32_t l, uint32_t i, moe_err *err) {
+    const moe_param_spec *s = &m->routers[l].needs.state[i];
+    param p = {.kind = PARAM_VECTOR};
+    param_piece piece = {.count = 1};
+    needs_parse_init(s->init, &p.std, &p.fill);
+    if (p.std == 0 && p.fill == 0) return MOE_OK; /* alloc has given zeros */
+    for (int d = 0; d < s->ndim; d++) piece.count *= s->shape[d];
+    snprintf(piece.name, sizeof piece.name, "layers.%u.router.%.63s", l, s->name);
+    int wide = s->dtype == MOE_I64;
+    float *values = malloc((size_t)piece.count * sizeof *values);
+    int64_t *whole = wide ? malloc((size_t)piece.count * sizeof *whole) : NULL;
+    moe_status status =
+        values && (whole || !wide) ? MOE_OK : moe_fail(err, MOE_E_NOMEM, "out of memory for %s", s->name);
+    if (!status) param_piece_init(&p, &piece, m->cfg.seed, values);
+    for (int64_t k = 0; k < piece.count && !status && wide; k++) whole[k] = (int64_t)values[k];
+    if (!status)
+        status = upload(m, stream, m->routers[l].state[i], wide ? (const void *)whole : values, spec_bytes(s), err);
+    free(values);
+    free(whole);
+    return status;
+}
+
+static moe_status init_state(model *m, void *stream, moe_err *err) {
+    moe_status status = MOE_OK;
+    for (uint32_t l = 0; l < m->cfg.layers; l++)
+        for (uint32_t i = 0; i < m->routers[l].needs.n_state && !status; i++)
+            status = init_one_state(m, stream, l, i, err);
+    return status;
+}
+
 static moe_status init_tables(model *m, void *stream, float *scratch, moe_err *err) {
     const model_cfg *c = &m->cfg;
     int64_t tokens = c->micro * c->seq;
@@ -192,6 +220,7 @@ static moe_status initialise(model *m, moe_err *err) {
     moe_status status = scratch ? d->stream_create(self, "init", &stream, err)
                                 : moe_fail(err, MOE_E_NOMEM, "out of memory for the initial values");
     if (!status) status = init_params(m, stream, scratch, err);
+    if (!status) status = init_state(m, stream, err);
     if (!status) status = init_tables(m, stream, scratch, err);
     if (stream) d->stream_destroy(self, stream);
     free(scratch);

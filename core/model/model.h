@@ -7,9 +7,10 @@
 #define CORE_MODEL_MODEL_H
 #include "model/config.h"
 #include "model/params.h"
+#include "parts/needs.h"
 #include "parts/parts.h"
 
-enum { MODEL_MAX_LOSSES = 8 };
+enum { MODEL_MAX_LOSSES = NEEDS_MAX_LOSSES };
 
 /* Operations of the device: X(name, whether the model m of sizes c uses it). */
 #define MODEL_OPS(X)                                                          \

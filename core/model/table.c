@@ -41,9 +41,8 @@ static void add_router_params(table_builder *b, uint32_t l) {
     const model_router *r = &b->m->routers[l];
     for (uint32_t i = 0; i < r->needs.n_params; i++) {
         const moe_param_spec *s = &r->needs.params[i];
-        float std = strncmp(s->init, "normal ", 7) == 0 ? strtof(s->init + 7, NULL) : 0;
-        param p = {.kind = s->ndim > 1 ? PARAM_MATRIX : PARAM_VECTOR, .ndim = s->ndim, .std = std};
-        p.fill = strcmp(s->init, "ones") == 0 ? 1 : 0;
+        param p = {.kind = s->ndim > 1 ? PARAM_MATRIX : PARAM_VECTOR, .ndim = s->ndim};
+        needs_parse_init(s->init, &p.std, &p.fill);
         memcpy(p.shape, s->shape, sizeof p.shape);
         snprintf(p.name, sizeof p.name, "layers.%u.router.%s", l, s->name);
         append(b, &p);

@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "parts/needs.h"
+#include "util/tidy.h"
+
 /* What one instance gets as its host: an own context, so that services and log lines know who asks. */
 struct part_host {
     moe_host host;
@@ -40,6 +43,7 @@ static part_host *add_host(parts *p, const part_ref *ref, int64_t layer, moe_err
     h->owner = p;
     h->next = p->hosts;
     p->hosts = h;
+    err->msg[0] = 0; /* what comes next is a call of the plugin */
     if (layer < 0)
         snprintf(h->name, sizeof h->name, "%.24s/%.24s", ref->desc->kind, ref->desc->id);
     else
@@ -47,13 +51,13 @@ static part_host *add_host(parts *p, const part_ref *ref, int64_t layer, moe_err
     return h;
 }
 
-/* Puts the plugin's name before its words. */
+/* Puts the plugin's name before its words, which become one line. After a success err is clean for the next call. */
 static moe_status named_as(const char *name, moe_status status, moe_err *err) {
-    if (!status) return MOE_OK;
     char msg[sizeof err->msg];
-    memcpy(msg, err->msg, sizeof msg);
-    msg[sizeof msg - 1] = 0;
-    return moe_fail(err, status, "%s: %s", name, msg[0] ? msg : "failed without a reason");
+    if (status) memcpy(msg, err->msg, sizeof msg);
+    err->msg[0] = 0;
+    if (!status) return MOE_OK;
+    return moe_fail(err, status, "%s: %s", name, tidy_line(msg, sizeof msg) ? msg : "failed without a reason");
 }
 
 static moe_status named(const part_host *h, moe_status status, moe_err *err) {
@@ -185,6 +189,7 @@ moe_status parts_router_needs(parts *p, uint32_t layer, moe_router_needs *needs,
     *needs = (moe_router_needs){.size = sizeof *needs};
     err->msg[0] = 0;
     moe_status status = parts_router(p, layer)->needs(p->router_self[layer], needs, err);
+    if (!status) status = needs_check_router(needs, err);
     return named_layer(&p->cfg.routers[layer], layer, status, err);
 }
 

@@ -50,7 +50,8 @@ moe_status parts_create(parts **out, const parts_cfg *cfg, moe_err *err);
 /* [main] the router and dispatcher of one MoE layer; cfg without kv. Errors name the plugin. */
 moe_status parts_add_router(parts *p, moe_router_cfg *cfg, moe_err *err);
 moe_status parts_add_dispatcher(parts *p, moe_dispatcher_cfg *cfg, moe_err *err);
-/* [main] what they declared; errors name the plugin. */
+/* [main] what they declared; errors name the plugin. A router's is checked (parts/needs.h: MOE_E_UNSUPPORTED): whoever
+ * gets it may take its arrays, names, shapes and initial values as they are. */
 moe_status parts_router_needs(parts *p, uint32_t layer, moe_router_needs *needs, moe_err *err);
 moe_status parts_dispatcher_needs(parts *p, uint32_t layer, moe_dispatcher_needs *needs, moe_err *err);
 void parts_destroy(parts *p); /* [main] idle */

@@ -53,7 +53,7 @@ moe_status trainer_peak(trainer *t, int64_t side, double *gflops, moe_err *err) 
     moe_status status = p.op->sizes(p.dev, &p.args, &saved, &workspace, err);
     if (status) return status;
     uint64_t whole = 3 * bytes + workspace + 64;
-    int own = t->arena_bytes < whole; /* before step 1 the step's memory is free to use */
+    int own = t->arena_bytes < whole; /* between steps the step's memory is free to use */
     if (own)
         status = d->device->alloc(d->device_self, MOE_SPACE_DEVICE, whole, &block, err);
     else

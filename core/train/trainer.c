@@ -264,7 +264,8 @@ static double router_value(const trainer *t, const char *name) {
     return layers ? sum / layers / (double)t->staging.routed[1] : (double)NAN;
 }
 
-static void expert_load(const trainer *t, step_result *out) {
+/* Counts are what the routers say: none is negative, and a layer's are no more than its tokens have choices. */
+static moe_status expert_load(const trainer *t, step_result *out, moe_err *err) {
     const model_cfg *c = &t->cfg.model;
     out->imbalance = (double)NAN;
     for (uint32_t l = 0; l < c->layers; l++) {
@@ -272,6 +273,12 @@ static void expert_load(const trainer *t, step_result *out) {
         const int64_t *n = t->staging.counts + (size_t)l * c->experts;
         int64_t sum = 0, most = 0, dead = 0;
         for (uint32_t e = 0; e < c->experts; e++) {
+            if (n[e] < 0 || n[e] > t->staging.routed[0] * c->top_k - sum)
+                return moe_fail(err, MOE_E_UNSUPPORTED,
+                                "router/%s layer %u: counts %lld choices of expert %u, after %lld of those before it; "
+                                "%lld tokens have %u each",
+                                t->parts->cfg.routers[l].desc->id, l, (long long)n[e], e, (long long)sum,
+                                (long long)t->staging.routed[0], c->top_k);
             sum += n[e];
             if (n[e] > most) most = n[e];
             dead += n[e] == 0;
@@ -280,9 +287,10 @@ static void expert_load(const trainer *t, step_result *out) {
         if (!(out->imbalance >= ratio)) out->imbalance = ratio;
         if (dead > out->dead) out->dead = dead;
     }
+    return MOE_OK;
 }
 
-static void collect(const trainer *t, double lr, step_result *out) {
+static moe_status collect(const trainer *t, double lr, step_result *out, moe_err *err) {
     const staging *s = &t->staging;
     *out = (step_result){.loss = s->stats[0] / (double)*s->valid,
                          .aux_loss = router_value(t, "aux_loss"),
@@ -293,7 +301,7 @@ static void collect(const trainer *t, double lr, step_result *out) {
                          .tokens = *s->valid,
                          .dropped = s->drops[0] ? (double)s->drops[1] / (double)s->drops[0] : 0,
                          .stop = (int)s->stats[model_n_stats(t->model)]};
-    expert_load(t, out);
+    return expert_load(t, out, err);
 }
 
 moe_status trainer_step(trainer *t, int64_t step, int stop, step_result *out, moe_err *err) {
@@ -311,8 +319,8 @@ moe_status trainer_step(trainer *t, int64_t step, int stop, step_result *out, mo
     s->hyper[2] = (float)(1 - pow((double)o->beta2, (double)step));
     s->hyper[3] = 0;
     status = program_run(&t->programs[PROGRAM_TRAIN], err);
+    if (!status) status = collect(t, lr, out, err);
     if (status) return status;
-    collect(t, lr, out);
     if ((out->tokens && !isfinite(out->loss)) || (!t->cfg.no_update && !isfinite(out->grad_norm)))
         return moe_fail(err, MOE_E_DATA, "step %lld: loss %g, gradient norm %g: not a finite number; weights unchanged",
                         (long long)step, out->loss, out->grad_norm);

@@ -78,7 +78,7 @@ void trainer_dump_logits(const trainer *t, float *out);
 trainer_memory trainer_memory_of(const trainer *t);
 const char *trainer_device_name(const trainer *t); /* for people; lives as long as the trainer */
 /* [main] GFLOP/s of the best of several FP32 products of side^3 on the device, now; 0 = the device has no products.
- * Before step 1: its operands lie in the memory of the step where that is large enough (peak.c). */
+ * Between steps: its operands lie in the memory of the step where that is large enough (peak.c). */
 moe_status trainer_peak(trainer *t, int64_t side, double *gflops, moe_err *err);
 /* A node of the training program and when it last ran; name lives as long as the trainer. */
 typedef struct trainer_span {

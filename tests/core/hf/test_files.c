@@ -1,8 +1,12 @@
 /* Files: what is saved comes back bit for bit into a model of other values, whole and in shards; and what does not fit
  * is refused by name before anything has changed. */
 #include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <io/safetensors.h>
 #include <math.h>
+#include <signal.h>
+#include <sys/resource.h>
 
 #include "families.h"
 
@@ -104,6 +108,162 @@ START_TEST(an_older_export_leaves_no_weights) {
 }
 END_TEST
 
+/* ---- a model over a good one ---- */
+/* The export fails, where file_bytes is not 0 because files may not be larger; what it would have replaced is bit for
+ * bit there, and nothing else. */
+static void expect_kept(const rig *r, const rig *old, uint64_t file_bytes, uint64_t shard_bytes, moe_status code,
+                        const char *words) {
+    struct rlimit was;
+    ck_assert(getrlimit(RLIMIT_FSIZE, &was) == 0);
+    const struct rlimit limit = {file_bytes, was.rlim_max};
+    const hf_save_options o = {.dtype = MOE_F32, .shard_bytes = shard_bytes, .config = "{\"new\": 1}\n"};
+    int files = scratch_count("x");
+    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+    ck_assert(!file_bytes || setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    ck_fails(hf_save(r->t, scratch_path("x"), &o, err), code, words);
+    ck_assert(setrlimit(RLIMIT_FSIZE, &was) == 0);
+    signal(SIGXFSZ, handler);
+    ck_assert_int_eq(scratch_count("x"), files);
+    expect_loaded(scratch_path("x"), HF_MIXTRAL, old);
+    char *text = NULL;
+    uint64_t n = 0;
+    ck_ok(fs_load(scratch_path("x/config.json"), 100, &text, &n, err));
+    ck_assert_str_eq(text, "{}\n");
+    free(text);
+}
+
+START_TEST(an_export_that_fails_leaves_the_model_that_was_there) {
+    rig old, r;
+    uint64_t shard_bytes = _i ? 19000 : HF_SHARD_BYTES;
+    family_open(&old, HF_MIXTRAL, 1);
+    family_open(&r, HF_MIXTRAL, 2);
+    family_fill(&r, 0.3F);
+    family_save(&old, "x", MOE_F32, shard_bytes);
+    scratch_save("x/tokenizer.json", "{}", 2);
+    expect_kept(&r, &old, 12000, shard_bytes, MOE_E_IO, "File too large");
+    const params *p = &r.t->model->params;
+    p->master[p->at[r.t->model->head].offset] = NAN; /* of the last tensor: all files before it are whole */
+    expect_kept(&r, &old, 0, shard_bytes, MOE_E_DATA, "lm_head.weight[0,0] is nan: not written");
+    rig_close(&r);
+    family_open(&r, HF_MIXTRAL, 3);
+    expect_loaded(family_save(&r, "x", MOE_F32, shard_bytes), HF_MIXTRAL, &r);
+    ck_assert(scratch_exists("x/tokenizer.json"));
+    rig_close(&r);
+    rig_close(&old);
+}
+END_TEST
+
+/* rename() and remove() of this program: from call number `calls_left` on they fail, and what is there then is what a
+ * kill at that place leaves. Negative: never. */
+static int calls_left = -1;
+
+int rename(const char *from, const char *to) {
+    if (calls_left > 0) calls_left--;
+    if (calls_left) return renameat(AT_FDCWD, from, AT_FDCWD, to);
+    errno = EIO;
+    return -1;
+}
+
+int remove(const char *path) {
+    struct stat st;
+    if (calls_left > 0) calls_left--;
+    if (calls_left && lstat(path, &st)) return -1;
+    if (calls_left) return unlinkat(AT_FDCWD, path, S_ISDIR(st.st_mode) ? AT_REMOVEDIR : 0);
+    errno = EIO;
+    return -1;
+}
+
+/* Wherever a kill falls: the old model, the new one, or none without config.json; and the next export is whole. */
+START_TEST(a_kill_never_mixes_two_models) {
+    rig old, new, to;
+    int failed = 0, done = 0, none = 0;
+    family_open(&old, HF_MIXTRAL, 1);
+    family_open(&new, HF_MIXTRAL, 2);
+    family_open(&to, HF_MIXTRAL, 3);
+    for (int k = 1; !done; k++) {
+        const hf_save_options o = {.dtype = MOE_F32, .shard_bytes = _i & 1 ? 80000 : HF_SHARD_BYTES, .config = "{}\n"};
+        moe_err e = {.code = MOE_OK};
+        const char *dir = family_save(&old, "x", MOE_F32, _i & 2 ? 80000 : HF_SHARD_BYTES);
+        calls_left = k;
+        done = hf_save(new.t, dir, &o, &e) == MOE_OK;
+        calls_left = -1;
+        failed += !done;
+        if (hf_load(to.t, dir, &e)) {
+            none++;
+            ck_assert_msg(!scratch_exists("x/config.json"), "killed at call %d: %s", k, e.msg);
+        } else {
+            ck_assert_msg(family_same(&to, &old) || family_same(&to, &new), "killed at call %d: a mixture", k);
+        }
+        ck_assert(!done || family_same(&to, &new));
+    }
+    ck_assert_int_gt(failed, 4);
+    ck_assert_int_gt(none, 0);
+    rig_close(&to);
+    rig_close(&new);
+    rig_close(&old);
+}
+END_TEST
+
+/* Where a file must go stands a directory: seen before anything is written or removed. */
+START_TEST(an_export_does_not_replace_directories) {
+    rig r;
+    const hf_save_options o = {.dtype = MOE_F32, .shard_bytes = 9000, .config = "{}\n"};
+    family_open(&r, HF_MIXTRAL, 1);
+    family_save(&r, "x", MOE_F32, HF_SHARD_BYTES);
+    ck_ok(fs_make_dirs(scratch_path("x/model.safetensors.index.json/y"), err));
+    ck_fails(hf_save(r.t, scratch_path("x"), &o, err), MOE_E_IO, "is not a regular file");
+    ck_assert(scratch_exists("x/model.safetensors") && scratch_exists("x/config.json"));
+    ck_assert(scratch_exists("x/model.safetensors.index.json/y"));
+    ck_assert_int_eq(scratch_count("x"), 3);
+    rig_close(&r);
+}
+END_TEST
+
+/* A kill amid the writing leaves a hidden folder: no model, and gone after the next export. */
+START_TEST(what_a_kill_left_is_no_model_and_goes) {
+    rig r;
+    family_open(&r, HF_MIXTRAL, 1);
+    ck_ok(fs_make_dirs(scratch_path("x/.moehost-export-abcdef"), err));
+    scratch_save("x/.moehost-export-abcdef/model.safetensors", "{}", 2);
+    scratch_save("x/.moehost-exporter", "{}", 2); /* another's */
+    ck_assert(!hf_folder_in_use(scratch_path("x")));
+    family_save(&r, "x", MOE_F32, HF_SHARD_BYTES);
+    ck_assert_int_eq(scratch_count("x"), 3);
+    ck_assert(scratch_exists("x/.moehost-exporter"));
+    rig_close(&r);
+}
+END_TEST
+
+/* ---- values that are no numbers ---- */
+static float *place_of(const rig *r, const char *name, int64_t at) {
+    const params *p = &r->t->model->params;
+    for (uint32_t i = 0; i < p->n; i++)
+        if (strcmp(p->at[i].name, name) == 0) return &p->master[p->at[i].offset + at];
+    ck_abort_msg("no %s", name);
+    return NULL;
+}
+
+START_TEST(values_that_are_no_numbers_are_not_written) {
+    static const float odd[] = {NAN, -NAN, INFINITY, -INFINITY};
+    rig r;
+    hf_save_options o = {.dtype = MOE_F32, .shard_bytes = 9000, .config = "{}\n"};
+    const char *dir = scratch_path("x");
+    family_open(&r, HF_MIXTRAL, 1);
+    float *w = place_of(&r, "layers.1.attention.out", 3 * 32 + 17);
+    for (int i = 0; i < 4; i++) {
+        *w = odd[i];
+        o.dtype = i % 2 ? MOE_BF16 : MOE_F32;
+        ck_fails(hf_save(r.t, dir, &o, err), MOE_E_DATA, "model.layers.1.self_attn.o_proj.weight[3,17] is ");
+        ck_assert_int_eq(scratch_count("x"), 0);
+    }
+    *w = 3.4e38F; /* FP32 holds it, BF16 rounds it to infinity */
+    ck_fails(hf_save(r.t, dir, &o, err), MOE_E_DATA, "o_proj.weight[3,17] is 3.4e+38, too large for BF16");
+    o.dtype = MOE_F32;
+    ck_ok(hf_save(r.t, dir, &o, err));
+    rig_close(&r);
+}
+END_TEST
+
 /* ---- what does not fit ---- */
 typedef struct edit {
     const char *drop, *rename, *to; /* tensors to leave out, to write under another name */
@@ -188,7 +348,44 @@ END_TEST
 START_TEST(shapes_and_types_are_checked) {
     expect_refused(HF_MIXTRAL, &(edit){.reshape = "model.layers.1.self_attn.k_proj.weight"}, MOE_E_DATA,
                    "model.layers.1.self_attn.k_proj.weight is [512]", "the model's is [16,32]");
-    expect_refused(HF_MIXTRAL, &(edit){.dtype = ST_I8}, MOE_E_UNSUPPORTED, "model.embed_tokens.weight is I8", "F16");
+    expect_refused(HF_MIXTRAL, &(edit){.dtype = ST_I8}, MOE_E_DATA, "model.embed_tokens.weight is I8", "F16");
+    expect_refused(HF_MIXTRAL, &(edit){.dtype = MOE_F8E4M3}, MOE_E_DATA, "embed_tokens.weight is F8_E4M3", "F16");
+    expect_refused(HF_MIXTRAL, &(edit){.dtype = MOE_I32}, MOE_E_DATA, "embed_tokens.weight is I32", "F16");
+}
+END_TEST
+
+/* In any of the three types, and in the second of two files. */
+START_TEST(values_that_are_no_numbers_are_not_loaded) {
+    static const uint32_t odd[] = {0x7fc00000, 0xff800001, 0x7f800000, 0xff800000};
+    rig r;
+    family_open(&r, HF_MIXTRAL, 1);
+    for (int i = 0; i < 4; i++) {
+        st_file *f = NULL;
+        family_save(&r, "x", MOE_F32, 80 * 32 * 4);
+        const char *path = scratch_path("x/model-00002-of-00014.safetensors");
+        ck_ok(st_open(path, &f, err));
+        const st_tensor *t = st_at(f, 0);
+        for (uint64_t k = 1; t->ndim < 2; k++) t = st_at(f, k);
+        char words[200];
+        snprintf(words, sizeof words, "model-00002-of-00014.safetensors: %s[%d,%d] is ", t->name, 1, 2);
+        uint64_t at = t->offset + (uint64_t)(t->shape[1] + 2) * 4;
+        st_close(f);
+        FILE *file = fopen(path, "r+");
+        ck_assert(file && fseek(file, (long)at, SEEK_SET) == 0 && fwrite(&odd[i], 4, 1, file) == 1);
+        fclose(file);
+        ck_fails(hf_load(r.t, scratch_path("x"), err), MOE_E_DATA, words);
+    }
+    static const struct {
+        int32_t dtype;
+        uint32_t bits; /* two values */
+    } half[] = {{MOE_BF16, 0x7f807f80}, {MOE_BF16, 0xffc1ffc1}, {ST_F16, 0x7c007c00}, {ST_F16, 0xfe00fe00}};
+    for (int i = 0; i < 4; i++) {
+        float value;
+        memcpy(&value, &half[i].bits, sizeof value);
+        const char *dir = write_edited(&r, "half", &(edit){.dtype = half[i].dtype, .value = value});
+        ck_fails(hf_load(r.t, dir, err), MOE_E_DATA, "model.safetensors: model.embed_tokens.weight[0,0] is ");
+    }
+    rig_close(&r);
 }
 END_TEST
 
@@ -285,7 +482,9 @@ static void expect_index_refused(const char *text, moe_status code, const char *
 START_TEST(an_index_that_does_not_fit_is_refused) {
     rig r;
     family_open(&r, HF_MIXTRAL, 1);
-    ck_fails(hf_load(r.t, scratch_path("nothing"), err), MOE_E_IO, "neither model.safetensors nor");
+    ck_fails(hf_load(r.t, scratch_path("nothing"), err), MOE_E_IO, "nothing: cannot open: No such file or directory");
+    ck_fails(hf_load(r.t, scratch_save("file", "", 0), err), MOE_E_IO, "file: cannot open: Not a directory");
+    ck_fails(hf_load(r.t, scratch_dir, err), MOE_E_IO, "neither model.safetensors nor");
     family_save(&r, "x", MOE_F32, HF_SHARD_BYTES);
     scratch_save("x/model.safetensors.index.json", "{}", 2);
     ck_fails(hf_load(r.t, scratch_path("x"), err), MOE_E_DATA, "holds both");
@@ -313,6 +512,12 @@ int main(void) {
     tcase_add_test(t, bf16_rounds_once_and_keeps_the_expert_bias);
     tcase_add_loop_test(t, checkpoint_to_folder_without_a_model_in_memory, 0, FAMILIES);
     tcase_add_test(t, an_older_export_leaves_no_weights);
+    tcase_add_loop_test(t, an_export_that_fails_leaves_the_model_that_was_there, 0, 2);
+    tcase_add_loop_test(t, a_kill_never_mixes_two_models, 0, 4);
+    tcase_add_test(t, an_export_does_not_replace_directories);
+    tcase_add_test(t, what_a_kill_left_is_no_model_and_goes);
+    tcase_add_test(t, values_that_are_no_numbers_are_not_written);
+    tcase_add_test(t, values_that_are_no_numbers_are_not_loaded);
     tcase_add_test(t, C106_missing_and_unknown_tensors_are_errors_by_name);
     tcase_add_test(t, long_lists_say_how_many);
     tcase_add_test(t, shapes_and_types_are_checked);

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "plugin_open.h"
 #include "rig.h"
 #include "run_suite.h"
 #include "train/trainer_impl.h"
@@ -182,6 +183,38 @@ START_TEST(jitter_is_for_training_alone) {
 }
 END_TEST
 
+/* ---- state ---- */
+/* topk whose bias begins at one, or as random numbers. */
+static const char *bias_init;
+static moe_status needs_with_init(void *self, moe_router_needs *needs, moe_err *err) {
+    static moe_param_spec spec;
+    moe_status status = ((const moe_router_v0 *)plugin_open("router", "topk")->vtable)->needs(self, needs, err);
+    spec = needs->state[0];
+    spec.init = bias_init;
+    needs->state = &spec;
+    return status;
+}
+
+START_TEST(router_state_begins_as_declared) {
+    moe_router_v0 table = *(const moe_router_v0 *)plugin_open("router", "topk")->vtable;
+    rig_cfg c = rig_default();
+    rig r;
+    bias_init = _i ? "normal 0.5" : "ones";
+    table.needs = needs_with_init;
+    c.router[0] = (moe_kv){"expert_bias", "true"};
+    c.router_table = &table;
+    rig_open(&r, &c, NULL);
+    const float *a = r.t->model->routers[0].state[0], *b = r.t->model->routers[1].state[0];
+    for (int i = 0; i < 4; i++) {
+        if (_i)
+            ck_assert_msg(a[i] != 0 && a[i] != b[i], "layers 0 and 1: %g, %g", (double)a[i], (double)b[i]);
+        else
+            ck_assert(a[i] == 1 && b[i] == 1);
+    }
+    rig_close(&r);
+}
+END_TEST
+
 int main(void) {
     TCase *t = tcase_create("features");
     tcase_set_timeout(t, 300);
@@ -191,5 +224,6 @@ int main(void) {
     tcase_add_test(t, C035_a_generous_capacity_drops_nothing);
     tcase_add_test(t, padding_rows_to_the_capacity_changes_no_bit);
     tcase_add_test(t, jitter_is_for_training_alone);
+    tcase_add_loop_test(t, router_state_begins_as_declared, 0, 2);
     return run_suite("features", t);
 }

@@ -4,6 +4,7 @@
 #include <moe/plugin.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 /* ---- what a fault may replace ---- */
@@ -85,6 +86,40 @@
 #ifndef LOSSES
 #define LOSSES 0
 #endif
+#ifndef LOSS_NAMES
+#define LOSS_NAMES loss_names
+#endif
+#ifndef LOSS_NAME
+#define LOSS_NAME "first"
+#endif
+#ifndef PARAMS
+#define PARAMS specs
+#endif
+#ifndef N_PARAMS
+#define N_PARAMS 0
+#endif
+#ifndef STATE
+#define STATE specs
+#endif
+#ifndef N_STATE
+#define N_STATE 0
+#endif
+#ifndef SPEC_NAME
+#define SPEC_NAME "gain"
+#endif
+#ifndef SPEC_INIT
+#define SPEC_INIT "ones"
+#endif
+#ifndef SPEC_NDIM
+#define SPEC_NDIM 1
+#endif
+#ifndef SPEC_DTYPE
+#define SPEC_DTYPE MOE_F32
+#endif
+#ifndef SPEC_SHAPE
+#define SPEC_SHAPE \
+    { 4, 1, 1, 1 }
+#endif
 #ifndef ENTRY
 #define ENTRY &entry
 #endif
@@ -95,6 +130,8 @@
 /* Values of CREATE and NEEDS: with a reason, and without. */
 #define REFUSE moe_fail(err, MOE_E_ARG, "the stars are not right: %d of them", 7)
 #define SAY_NOTHING MOE_E_UNSUPPORTED
+/* Two lines, a colour, and no end. */
+#define LITTER (memset(err->msg, 'x', sizeof err->msg), memcpy(err->msg, "two\nlines\033[31m", 14), MOE_E_UNSUPPORTED)
 /* Values of CONSTRUCTOR and of ENTRY. */
 #define CRASH (void)raise(SIGSEGV)
 #define WAIT_FOR_EVER \
@@ -133,10 +170,19 @@ static void destroy(void *self) {
     (void)self;
 }
 
+SPARE static const char *const loss_names[] = {LOSS_NAME, "second"};
+SPARE static const moe_param_spec specs[] = {{SPEC_NAME, SPEC_INIT, SPEC_NDIM, SPEC_DTYPE, SPEC_SHAPE},
+                                             {"gain", "ones", 1, MOE_F32, {4, 1, 1, 1}}};
+
 static moe_status needs(void *self, moe_router_needs *n, moe_err *err) {
     (void)self, (void)err;
     n->inputs = INPUTS;
     n->scope = MOE_SCOPE_TOKEN;
+    n->params = PARAMS;
+    n->n_params = N_PARAMS;
+    n->state = STATE;
+    n->n_state = N_STATE;
+    n->losses = LOSS_NAMES;
     n->n_losses = LOSSES;
     return NEEDS;
 }

@@ -73,6 +73,14 @@ says 'give --overwrite'
 expect 0 "$moehost" export run hf --dtype f32 --overwrite
 [ -f hf/tokenizer.json ] || fail "the tokenizer is gone"
 
+echo "- an export that fails leaves the model that was there as it was"
+cp -r hf hf-kept
+expect 1 sh -c "ulimit -f 64; exec '$moehost' export run hf --overwrite"
+says 'model.safetensors.part: cannot write data: File too large'
+diff -r hf hf-kept || fail "a failed export changed the folder"
+expect 0 "$moehost" export run hf-kept --overwrite
+cmp hf-kept/model.safetensors hf-bf16/model.safetensors || fail "not the BF16 model"
+
 echo "- import writes a recipe, once"
 expect 0 "$moehost" import hf
 [ -f hf.ini ] || fail "no hf.ini"
@@ -112,7 +120,18 @@ says 'unknown to it: model.layers.1.'
 expect 1 "$moehost" check hf.ini $data --set model.layers=1
 says 'unknown to it: model.layers.1.'
 expect 1 "$moehost" run hf.ini $data --set model.weights=nothing --out wrong
+says 'nothing: cannot open: No such file or directory'
+[ ! -f wrong/metrics.jsonl ] || fail "a run without weights has left metrics"
+
+mkdir odd-value hollow
+expect 1 "$moehost" run hf.ini $data --set model.weights=hollow --out wrong
 says 'neither model.safetensors nor'
+cp hf/model.safetensors odd-value
+# the last four bytes of the last tensor: a NaN
+printf '\0\0\300\177' | dd of=odd-value/model.safetensors bs=1 seek=$(($(wc -c <hf/model.safetensors) - 4)) conv=notrunc 2>/dev/null
+expect 1 "$moehost" run hf.ini $data --set model.weights=odd-value --out wrong
+says 'odd-value/model.safetensors: lm_head.weight\[[0-9]*,31\] is nan'
+[ ! -f wrong/metrics.jsonl ] || fail "a run without weights has left metrics"
 
 echo "- a folder without config.json, with a bad one, and one of an unknown model"
 mkdir -p empty bad

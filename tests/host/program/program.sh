@@ -175,6 +175,8 @@ for change in model.heads=8 model.rope_theta=5000 model.window=4 capacity.factor
     expect 2 "$moehost" run tiny.ini --out whole --resume --steps 9 --set $change
     grep -q "was written with" err.txt || fail "no reason given for $change"
 done
+expect 2 "$moehost" run tiny.ini --out whole --resume --steps 9 --set router.jitter=0.1
+grep -q "layers.0.router: was written with jitter=0, this recipe has jitter=0.1\$" err.txt || { cat err.txt >&2; fail "the option is not named"; }
 expect 2 "$moehost" generate tiny.ini --out whole --prompt x --set model.top_k=3
 
 echo "- eval does not write over what it reads, nor wait for a pipe"

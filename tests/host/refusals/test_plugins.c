@@ -121,6 +121,53 @@ START_TEST(instances_that_go_wrong) {
 }
 END_TEST
 
+/* Their words become one line: no colours, and an end. */
+START_TEST(words_of_instances_are_one_line) {
+    static const row rows[] = {
+        {"create", .put = {"router: plugin = $BAD/create_litters.so"}, .line = NO_PLACE, .code = 3,
+         .say = {"router/bad layer 0: two lines [31mxxx"}, .not_say = "\033"},
+        {"needs", .put = {"router: plugin = $BAD/needs_litters.so"}, .line = NO_PLACE, .code = 3,
+         .say = {"router/bad layer 0: two lines [31mxxx"}, .not_say = "\033"},
+    };
+    RUN(rows);
+}
+END_TEST
+
+#define DECLARES(what_, ...)                                                                        \
+    {                                                                                               \
+        what_, .put = {"router: plugin = $BAD/" what_ ".so"}, .line = NO_PLACE, .code = 3, .say = { \
+            "router/bad layer 0: ",                                                                 \
+            __VA_ARGS__                                                                             \
+        }                                                                                           \
+    }
+
+START_TEST(declarations_that_are_wrong) {
+    static const row rows[] = {
+        {"the same without a fault", .put = {"router: plugin = $BAD/good_needs.so"}},
+        DECLARES("params_null", "params is NULL"),
+        DECLARES("params_many", "n_params is 1000000000"),
+        DECLARES("state_null", "state is NULL"),
+        DECLARES("spec_null", "parameter 0 has no name"),
+        DECLARES("spec_empty", "name of parameter 0 is empty"),
+        DECLARES("spec_path", "state 0, '../gain'", "0x2e at 0"),
+        DECLARES("spec_own", "parameter 0", "'weight'", "host's own"),
+        DECLARES("spec_twice", "parameter 1", "'gain'", "parameter 0"),
+        DECLARES("spec_both", "state 0", "'gain'", "parameter 0"),
+        DECLARES("spec_init", "'gain'", "'random'"),
+        DECLARES("spec_init_null", "'gain' has no init"),
+        DECLARES("spec_ndim", "'gain' has 5 dimensions"),
+        DECLARES("spec_dtype", "'gain' has dtype 4"),
+        DECLARES("spec_zero", "'gain' has dimension 0 of 0"),
+        DECLARES("spec_huge", "'gain' has more than 2^56 numbers"),
+        DECLARES("losses_null", "losses is NULL"),
+        DECLARES("losses_many", "1000000000 losses"),
+        DECLARES("loss_null", "loss 0 has no name"),
+        DECLARES("loss_twice", "losses 0 and 1", "'second'"),
+    };
+    RUN(rows);
+}
+END_TEST
+
 /* ---- plugins that are not there ---- */
 START_TEST(names_of_nothing) {
     static const row rows[] = {
@@ -304,6 +351,8 @@ TCase *plugin_tests(void) {
     tcase_add_test(tc, C115_no_entry_symbol);
     tcase_add_test(tc, loading_that_goes_wrong);
     tcase_add_test(tc, instances_that_go_wrong);
+    tcase_add_test(tc, words_of_instances_are_one_line);
+    tcase_add_test(tc, declarations_that_are_wrong);
     tcase_add_test(tc, names_of_nothing);
     tcase_add_test(tc, one_stock_plugin_is_missing);
     tcase_add_test(tc, C118_two_plugins_with_one_id);

@@ -43,6 +43,7 @@ static moe_status needs(void *self, moe_router_needs *n, moe_err *err) {
 /* What the fault makes of the choice. */
 static int32_t spoil(const odd *o, int32_t id, int64_t slot, int live) {
     if (strcmp(o->fault, "range") == 0) return (int32_t)o->cfg.n_experts;
+    if (strcmp(o->fault, "below") == 0) return -2;
     if (strcmp(o->fault, "padding") == 0) return id;
     if (strcmp(o->fault, "twice") != 0) return live && slot == 0 ? id : -1;
     return live ? id : -1;
@@ -70,6 +71,7 @@ static moe_status route(const void *self, const moe_route_args *a, moe_err *err)
         }
         ((double *)a->losses->data)[0] += (double)weight;
     }
+    if (strcmp(o->fault, "minimum") == 0) ((int64_t *)a->counts->data)[1] = INT64_MIN;
     return MOE_OK;
 }
 
@@ -77,6 +79,10 @@ static moe_status route_bwd(const void *self, const moe_route_args *a, moe_err *
     const odd *o = self;
     const float *x = a->hidden->data, *w = a->params[0].data, *scale = a->state[0].data, *d = a->d_weights->data;
     int64_t h = o->cfg.hidden;
+    for (int64_t i = 0; i < a->expert_ids->shape[0] * o->cfg.top_k; i++) {
+        int32_t id = ((const int32_t *)a->expert_ids->data)[i];
+        if (id < -1 || id >= (int32_t)o->cfg.n_experts) __builtin_trap(); /* as one that believes itself would */
+    }
     if (a->losses->data) return moe_fail(err, MOE_E_ARG, "losses, though none of mine waits for backward");
     for (int64_t t = 0; t < a->hidden->shape[0]; t++)
         for (int64_t i = 0; i < h; i++) {
@@ -88,7 +94,7 @@ static moe_status route_bwd(const void *self, const moe_route_args *a, moe_err *
 }
 
 static const moe_option options[] = {
-    {"fault", "enum none|range|twice|count|padding|refuse|crash|nothing", "none", "what to do wrong"}};
+    {"fault", "enum none|range|below|twice|count|minimum|padding|refuse|crash|nothing", "none", "what to do wrong"}};
 static const moe_router_v0 table = {
     .size = sizeof table, .create = create, .destroy = destroy, .needs = needs, .route = route, .route_bwd = route_bwd};
 const moe_desc odd_router = {.size = sizeof odd_router,

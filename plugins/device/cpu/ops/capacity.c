@@ -129,9 +129,9 @@ static void cut_scope(void *arg, int64_t scope, cpu_worker *w) {
 
 /* An id that no expert has, or a choice whose weight is not a number. */
 static moe_status check_data(const capacity_call *c, int64_t pairs, int64_t k, moe_err *err) {
-    int64_t bad = cpu_find_i32(c->ids, pairs, INT32_MIN, c->experts);
+    int64_t bad = cpu_find_i32(c->ids, pairs, -1, c->experts);
     if (bad >= 0)
-        return moe_fail(err, MOE_E_DATA, "%s: token %lld slot %lld has expert %d, want below %lld", op,
+        return moe_fail(err, MOE_E_DATA, "%s: token %lld slot %lld has expert %d, want -1 or below %lld", op,
                         (long long)(bad / k), (long long)(bad % k), c->ids[bad], (long long)c->experts);
     for (int64_t i = 0; i < pairs; i++)
         if (isnan(c->weights[i]) && c->ids[i] >= 0)

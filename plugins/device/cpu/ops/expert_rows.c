@@ -163,9 +163,9 @@ static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
     c.groups = at->groups;
     c.align = at->align;
     c.least = min_rows(at);
-    int64_t bad = cpu_find_i32(c.ids, c.pairs, INT32_MIN, at->n_experts);
+    int64_t bad = cpu_find_i32(c.ids, c.pairs, -1, at->n_experts);
     if (bad >= 0)
-        return moe_fail(err, MOE_E_DATA, "%s: token %lld slot %lld has expert %d, want below %u", op,
+        return moe_fail(err, MOE_E_DATA, "%s: token %lld slot %lld has expert %d, want -1 or below %u", op,
                         (long long)(bad / c.k), (long long)(bad % c.k), c.ids[bad], at->n_experts);
     cpu_run(dev, c.n_blocks, count_pairs, &c);
     int64_t needed = place_blocks(&c);

@@ -127,7 +127,9 @@ START_TEST(bad_ids_weights_and_attributes_are_named) {
     ot_try(&t, &call, MOE_OP_CAPACITY, OT_LIST(ids, weights), OT_LIST(kept_ids, kept_w, n), &attr, NULL)
     ot_refused(&call, TRY(wide), MOE_E_ARG, "weights is [4,3] F32, want [4,2] F32");
     ot_set(&ids, 5, 3);
-    ot_refused(&call, TRY(w), MOE_E_DATA, "token 2 slot 1 has expert 3, want below 3");
+    ot_refused(&call, TRY(w), MOE_E_DATA, "token 2 slot 1 has expert 3, want -1 or below 3");
+    ot_set(&ids, 5, -2);
+    ot_refused(&call, TRY(w), MOE_E_DATA, "token 2 slot 1 has expert -2, want -1 or below 3");
     ot_set(&ids, 5, -1);
     ot_set(&w, 5, NAN); /* nobody's */
     ot_want(TRY(w) == MOE_OK);

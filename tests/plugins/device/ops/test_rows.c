@@ -227,7 +227,15 @@ START_TEST(C098_ids_and_rows_outside_are_refused) {
     ot_refused(
         &call,
         ot_try(&t, &call, MOE_OP_EXPERT_ROWS, OT_LIST(ids), OT_LIST(slot_row, row_slot, offsets, counts), &attr, NULL),
-        MOE_E_DATA, "token 2 slot 1 has expert 4, want below 4");
+        MOE_E_DATA, "token 2 slot 1 has expert 4, want -1 or below 4");
+    for (int i = 0; i < 2; i++) { /* no expert's, and not the -1 of none */
+        ot_set(&ids, 5, i ? INT32_MIN : -2);
+        ot_refused(&call,
+                   ot_try(&t, &call, MOE_OP_EXPERT_ROWS, OT_LIST(ids), OT_LIST(slot_row, row_slot, offsets, counts),
+                          &attr, NULL),
+                   MOE_E_DATA,
+                   i ? "token 2 slot 1 has expert -2147483648, want" : "token 2 slot 1 has expert -2, want");
+    }
     ot_refused(
         &call,
         ot_try(&t, &call, MOE_OP_EXPERT_ROWS, OT_LIST(ids), OT_LIST(slot_row, row_slot, offsets, counts), &wide, NULL),
