@@ -198,8 +198,8 @@ static moe_status write_header(st_writer *w, moe_err *err) {
     static const char spaces[] = "        ";
     uint64_t length = header_bytes(w, 0);
     unsigned char prefix[8];
-    /* not through a link, and no wait for the reader of a pipe that stands in the way */
-    int fd = open(w->part, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+    /* no wait for the reader of a pipe that stands in the way */
+    int fd = open(w->part, O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_CLOEXEC, 0666);
     w->file = fd < 0 ? NULL : fdopen(fd, "w");
     if (fd >= 0 && !w->file) close(fd);
     if (!w->file) return fail_for_good(w, err, "create");
