@@ -40,6 +40,22 @@ static uint32_t near(reader *r, uint32_t right) {
     return v % 4 ? right : take(r);
 }
 
+/* A list of operations, with names of the input's; functions [8]: pointers, or NULL. */
+enum { OPS = 4, OP_POINTERS = 60 };
+static void *device_ops(reader *r, void *const *functions) {
+    static char names[OPS][16];
+    static moe_op ops[OPS];
+    static const moe_op *pointers[OP_POINTERS];
+    memset(ops, 0, sizeof ops);
+    for (int i = 0; i < OPS; i++) {
+        ops[i].size = near(r, sizeof ops[i]);
+        ops[i].name = take_text(r, names[i]);
+        memcpy(&ops[i].forward, &functions[take(r) % 8], sizeof ops[i].forward);
+    }
+    for (int i = 0; i < OP_POINTERS; i++) pointers[i] = take(r) % 32 ? &ops[i % OPS] : NULL;
+    return pointers;
+}
+
 static void check_tables(reader *r) {
     enum { DESCS = 2, OPTIONS = 3 };
     static char texts[DESCS][7 + 4 * OPTIONS][16];
@@ -68,18 +84,7 @@ static void check_tables(reader *r) {
         p->vtable = take(r) % 8 ? (const void *)vtable : NULL;
         pointers[d] = take(r) % 16 ? p : NULL;
     }
-    enum { OPS = 4, OP_POINTERS = 60 };
-    static char op_names[OPS][16];
-    moe_op ops[OPS];
-    const moe_op *op_pointers[OP_POINTERS];
-    memset(ops, 0, sizeof ops);
-    for (int i = 0; i < OPS; i++) {
-        ops[i].size = near(r, sizeof ops[i]);
-        ops[i].name = take_text(r, op_names[i]);
-        memcpy(&ops[i].forward, &vtable[2 + take(r) % 8], sizeof ops[i].forward); /* a pointer, or NULL */
-    }
-    for (int i = 0; i < OP_POINTERS; i++) op_pointers[i] = take(r) % 32 ? &ops[i % OPS] : NULL;
-    vtable[1] = op_pointers; /* where a device has its operations */
+    vtable[1] = device_ops(r, vtable + 2); /* where a device has its operations */
     const uint32_t head[2] = {near(r, 256),
                               take(r) % OP_POINTERS}; /* every table begins with its size; a device's ops follow */
     memcpy(vtable, head, sizeof head);

@@ -2,23 +2,11 @@
 #include <moe/random.h>
 
 #include "core/data/megatron_writer.h"
-#include "data/data.h"
+#include "core/data/opened.h"
 
 static data_config config(const char *const *train, uint64_t n, int64_t seq) {
     return (data_config){
         .base = scratch_dir, .train = train, .n_train = n, .seq_len = seq, .seed = 3, .format = DATA_MEGATRON};
-}
-
-static data_reader *opened(const data_config *cfg) {
-    data_reader *r = NULL;
-    ck_ok(data_open(cfg, &r, err));
-    return r;
-}
-
-static void refused(const data_config *cfg, moe_status code, const char *text) {
-    data_reader *none = NULL;
-    ck_fails(data_open(cfg, &none, err), code, text);
-    ck_assert_ptr_null(none);
 }
 
 START_TEST(every_integer_type_is_read) {

@@ -1,6 +1,5 @@
 /* The tokens format and what all formats share: element types, the vocabulary, sources with weights, resume. */
-#include "core/io/scratch.h"
-#include "data/data.h"
+#include "core/data/opened.h"
 
 enum { S = 8 };
 
@@ -25,18 +24,6 @@ static data_config config(const char *const *train, uint64_t n, int dtype) {
                          .seed = 3,
                          .format = DATA_TOKENS,
                          .token_dtype = dtype};
-}
-
-static data_reader *opened(const data_config *cfg) {
-    data_reader *r = NULL;
-    ck_ok(data_open(cfg, &r, err));
-    return r;
-}
-
-static void refused(const data_config *cfg, moe_status code, const char *text) {
-    data_reader *none = NULL;
-    ck_fails(data_open(cfg, &none, err), code, text);
-    ck_assert_ptr_null(none);
 }
 
 START_TEST(every_dtype_is_read_little_endian) {

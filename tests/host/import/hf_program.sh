@@ -2,24 +2,15 @@
 # Hugging Face folders as a user meets them: train, export, import, start from the weights, and every refusal's code.
 # hf_program.sh MOEHOST WORKDIR
 set -eu
+here=$(cd "$(dirname "$0")/.." && pwd)
 moehost=$1
 work=$2/work
 rm -rf "$work"
 mkdir -p "$work"
 cd "$work"
+# shellcheck source=tests/host/expect.sh
+. "$here/expect.sh"
 
-fail() {
-    echo "FAILED: $*" >&2
-    exit 1
-}
-# expect CODE COMMAND...: runs it, output in out.txt and err.txt
-expect() {
-    want=$1
-    shift
-    code=0
-    "$@" >out.txt 2>err.txt || code=$?
-    [ "$code" = "$want" ] || { cat out.txt err.txt >&2; fail "exit code $code, not $want: $*"; }
-}
 # says WORDS: they are on stderr of the last command
 says() { grep -q -- "$1" err.txt || { cat err.txt >&2; fail "stderr lacks '$1'"; }; }
 first_loss() { head -n 1 "$1/metrics.jsonl" | sed -n 's/.*"loss": *\([-0-9.e+]*\).*/\1/p'; }

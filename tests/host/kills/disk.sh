@@ -2,25 +2,16 @@
 # Checkpoints that cannot be written: file size limits, a full disk, directories that are read-only or closed, and
 # checkpoints that are not as they were written. disk.sh MOEHOST RESEAL WORKDIR
 set -eu
+here=$(cd "$(dirname "$0")/.." && pwd)
 moehost=$1
 reseal=$2
 work=$3
 rm -rf "$work"
 mkdir -p "$work"
 cd "$work"
+# shellcheck source=tests/host/expect.sh
+. "$here/expect.sh"
 
-fail() {
-    echo "FAILED: $*" >&2
-    exit 1
-}
-# expect CODE COMMAND...: runs it, output in out.txt and err.txt
-expect() {
-    want=$1
-    shift
-    code=0
-    "$@" >out.txt 2>err.txt || code=$?
-    [ "$code" = "$want" ] || { cat out.txt err.txt >&2; fail "exit code $code, not $want: $*"; }
-}
 # says WORDS...: the error is one line, with all of these
 says() {
     [ "$(wc -l <err.txt)" = 1 ] || { cat err.txt >&2; fail "not one line of error"; }

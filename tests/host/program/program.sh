@@ -1,6 +1,7 @@
 #!/bin/sh
 # Runs the program as a user does: train, resume, interrupt, continue a text. program.sh MOEHOST WORKDIR SOURCE SANITIZE
 set -eu
+here=$(cd "$(dirname "$0")/.." && pwd)
 moehost=$1
 work=$2/work
 source=$3
@@ -8,19 +9,9 @@ sanitize=$4
 rm -rf "$work"
 mkdir -p "$work"
 cd "$work"
+# shellcheck source=tests/host/expect.sh
+. "$here/expect.sh"
 
-fail() {
-    echo "FAILED: $*" >&2
-    exit 1
-}
-# expect CODE COMMAND...: runs it, output in out.txt and err.txt
-expect() {
-    want=$1
-    shift
-    code=0
-    "$@" >out.txt 2>err.txt || code=$?
-    [ "$code" = "$want" ] || { cat out.txt err.txt >&2; fail "exit code $code, not $want: $*"; }
-}
 # last NAME FILE: the value of a field on the last line of metrics
 last() { tail -n 1 "$2" | sed -n "s/.*\"$1\": *\\([-0-9.e+]*\\).*/\\1/p"; }
 
