@@ -38,7 +38,7 @@ void command_print_overview(FILE *to) {
     fprintf(to, "moehost trains Mixture-of-Experts language models from plugins.\n\nusage: moehost COMMAND ...\n\n");
     for (size_t i = 0; i < n; i++)
         if (!c[i].hidden) fprintf(to, "  %-10s %-16s %s\n", c[i].name, c[i].args, c[i].summary);
-    fprintf(to, "  %-10s %-16s %s\n\n", "--version", "", "build, ABI and compiler");
+    fprintf(to, "  %-10s %-16s %s\n\n", "--version", "", "build, ABI, and what it can read");
     fprintf(to, "Every command has --help.\n");
 }
 

@@ -1,6 +1,8 @@
 /* moehost: the program. Commands are rows of commands.c; a run goes recipe (recipe.h) -> plugins (loader.h) -> session
  * (session.h) -> training (train_loop.h). */
 #include <fcntl.h>
+#include <hf/map.h>
+#include <io/checkpoint.h>
 #include <moe/base.h>
 #include <signal.h>
 #include <stdio.h>
@@ -11,14 +13,18 @@
 #include "probe.h"
 #include "stop.h"
 
+/* Build, ABI and what this build knows beyond its plugins. */
 static int print_version(void) {
-    printf("moehost %s (%s, %s %s)\nplugin ABI %u.%u\n", MOEHOST_VERSION, MOEHOST_BUILD,
 #ifdef __clang__
-           "clang", __clang_version__,
+    const char *compiler = "clang " __clang_version__;
 #else
-           "gcc", __VERSION__,
+    const char *compiler = "gcc " __VERSION__;
 #endif
-           MOE_MAJOR, MOE_MINOR);
+    printf("moehost %s (%s, %s)\n", MOEHOST_VERSION, MOEHOST_BUILD, compiler);
+    printf("plugin ABI %u.%u %s\ncheckpoints: version %d\nHugging Face models:", MOE_MAJOR, MOE_MINOR, MOE_ABI_TAG,
+           CKPT_VERSION);
+    for (int i = 0; i < HF_STYLES; i++) printf(" %s", hf_style_name(i));
+    printf("\nparallel: dp\n");
     return command_finish(EXIT_CODE_OK);
 }
 

@@ -16,7 +16,7 @@ START_TEST(command_lines) {
         {"no recipe", .args = "check", .code = 2, .say = {"moehost check: ", "RECIPE"}},
         {"no recipe to run", .args = "run", .code = 2, .say = {"moehost run: ", "RECIPE"}},
         {"two recipes", .args = "check tiny.ini other.ini", .code = 2, .say = {"'other.ini'"}},
-        {"--version", .args = "--version", .say = {"moehost ", "ABI 0."}},
+        {"--version", .args = "--version", .say = {"moehost ", "ABI 0.", "checkpoints:"}},
         {"--help", .args = "--help", .say = {"usage: moehost"}},
         {"help of a command", .args = "run --help", .say = {"usage: moehost run", "--resume", "--set"}},
         {"help of the recipe", .args = "help recipe", .say = {"top_k", "seq_len"}},
