@@ -26,7 +26,7 @@ static moe_status choose(const moe_route_args *a, int64_t besides) {
         int32_t id = (int32_t)(i % a->expert_ids->shape[1]);
         ((int32_t *)a->expert_ids->data)[i] = id;
         ((float *)a->weights->data)[i] = 0.5F;
-        if (counts) counts[id]++;
+        if (counts) counts[id] = (int64_t)((uint64_t)counts[id] + 1); /* of an earlier call: may be any number */
     }
     if (counts && besides) counts[1] = besides;
     return MOE_OK;
