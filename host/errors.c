@@ -1,6 +1,7 @@
 /* The list of error lines that recipe, options and loader fill. A full list, or one without memory, still counts. */
 #include "errors.h"
 
+#include <moe/base.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,4 +38,11 @@ void err_list_print(const err_list *errs, FILE *to) {
 void err_list_clear(err_list *errs) {
     for (size_t i = 0; i < errs->n; i++) free(errs->lines[i]);
     *errs = (err_list){.n = 0};
+}
+
+void plugin_log(void *arg, int32_t level, const char *part, const char *msg) {
+    static const char *const words[] = {"error", "warning"};
+    (void)arg;
+    if (level >= MOE_LOG_ERROR && level <= MOE_LOG_WARN)
+        fprintf(stderr, "moehost: %s: %s: %s\n", words[level], part, msg);
 }

@@ -4,6 +4,7 @@
 #define HOST_ERRORS_H
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 
 enum { ERR_LIST_MAX = 64 }; /* lines kept; the rest is counted */
@@ -23,5 +24,8 @@ size_t err_list_count(const err_list *errs);
 void err_list_print(const err_list *errs, FILE *to);
 /* Frees the lines; the list is empty again. */
 void err_list_clear(err_list *errs);
+
+/* [any] The log of plugins (parts_cfg.log): errors and warnings as a line on stderr, the rest is dropped. */
+void plugin_log(void *arg, int32_t level, const char *part, const char *msg);
 
 #endif

@@ -38,12 +38,6 @@ moe_status tryout_broken(const tryout *t, moe_err *err, const char *format, ...)
     return named(t, "", MOE_E_INTERNAL, err);
 }
 
-static void log_plugin(void *arg, int32_t level, const char *part, const char *msg) {
-    static const char *const words[] = {"error", "warning"};
-    (void)arg;
-    if (level >= 0 && level <= MOE_LOG_WARN) fprintf(stderr, "moehost: %s: %s: %s\n", words[level], part, msg);
-}
-
 /* ---- the command line ---- */
 enum { ROUTER = 1, PRECISION = 2, DISPATCHER = 4, SCHEDULER = 8 };
 static const struct {
@@ -234,7 +228,7 @@ static moe_status make_parts(tryout_rank *r, uint32_t rank, const moe_bootstrap 
                      .rank = rank,
                      .world = t->ranks,
                      .bootstrap = bootstrap,
-                     .log = log_plugin};
+                     .log = plugin_log};
     if (strcmp(t->kind, "precision") == 0) cfg.precision = t->plugin;
     if (strcmp(t->kind, "dispatcher") == 0) cfg.dispatcher = t->plugin;
     if (strcmp(t->kind, "scheduler") == 0) cfg.scheduler = t->plugin;

@@ -206,12 +206,6 @@ static double *read_weights(const recipe *r, size_t n_train, size_t *n, err_list
     return out;
 }
 
-static int word_of(const recipe *r, const char *key, const char *const *words, int n) {
-    for (int i = 0; i < n; i++)
-        if (strcmp(recipe_word(r, "data", key), words[i]) == 0) return i;
-    return 0;
-}
-
 static int open_data(session *s, const recipe *r, const data_config *cfg, err_list *errs) {
     moe_err err = {.size = sizeof err};
     moe_status status = data_open(cfg, &s->data, &err);
@@ -224,14 +218,13 @@ static int open_data(session *s, const recipe *r, const data_config *cfg, err_li
 }
 
 static int wire_data(session *s, const recipe *r, err_list *errs) {
-    static const char *const formats[] = {"bytes", "tokens", "megatron"}, *const dtypes[] = {"u16", "u32", "i32"};
     size_t n_train = 0, n_valid = 0, n_weights = 0;
     data_config cfg = {.base = recipe_dir(r),
                        .train = recipe_list(r, "data", "train", &n_train),
                        .valid = recipe_list(r, "data", "valid", &n_valid),
                        .valid_fraction = recipe_float(r, "data", "valid_fraction"),
-                       .format = word_of(r, "format", formats, 3),
-                       .token_dtype = word_of(r, "token_dtype", dtypes, 3),
+                       .format = (int32_t)recipe_int(r, "data", "format"),
+                       .token_dtype = (int32_t)recipe_int(r, "data", "token_dtype"),
                        .documents = recipe_bool(r, "data", "documents"),
                        .vocab = s->trainer.model.vocab,
                        .seq_len = s->trainer.model.seq,
@@ -252,12 +245,6 @@ static int wire_data(session *s, const recipe *r, err_list *errs) {
 }
 
 /* ---- the session ---- */
-static void log_plugin(void *arg, int32_t level, const char *part, const char *msg) {
-    static const char *const words[] = {"error", "warning", "note", "debug"};
-    (void)arg;
-    if (level <= MOE_LOG_WARN) fprintf(stderr, "moehost: %s: %s: %s\n", words[level], part, msg);
-}
-
 static int print_resolved(session *s, const recipe *r, err_list *errs) {
     size_t bytes = 0;
     FILE *to = open_memstream(&s->resolved, &bytes);
@@ -295,7 +282,7 @@ static int wire_session(session *s, recipe *r, loader *l, uint32_t programs, err
     s->trainer.global = recipe_int(r, "batch", "global");
     s->trainer.memory_limit = (uint64_t)recipe_int(r, "memory", "limit");
     s->parts.n_layers = s->trainer.model.layers;
-    s->parts.log = log_plugin;
+    s->parts.log = plugin_log;
     size_t n = recipe_count_plugins(r);
     s->routers = calloc(s->parts.n_layers + 1, sizeof *s->routers);
     s->memory = calloc(1, sizeof *s->memory + n * sizeof s->memory->sections[0]);

@@ -3,11 +3,9 @@
 
 #include "wire_impl.h"
 
-static int word_index(const recipe *r, const char *section, const char *key, const char *const *words, int n) {
-    const char *word = recipe_word(r, section, key);
-    for (int i = 0; i < n; i++)
-        if (strcmp(words[i], word) == 0) return i;
-    return 0;
+/* The index of an enum's word: keys.c and the enums of core have the same order. */
+static int choice(const recipe *r, const char *section, const char *key) {
+    return (int)recipe_int(r, section, key);
 }
 
 static uint32_t u32(const recipe *r, const char *key) {
@@ -18,14 +16,13 @@ static float f32(const recipe *r, const char *key) {
 }
 
 static void wire_attention(model_cfg *m, const recipe *r) {
-    static const char *const kinds[] = {"gqa", "mla"}, *const norms[] = {"none", "head", "full"};
     const char *pattern = recipe_string(r, "model", "window_pattern");
     size_t period = strlen(pattern);
-    m->attention = word_index(r, "model", "attention", kinds, 2);
+    m->attention = choice(r, "model", "attention");
     m->q_lora = u32(r, "q_lora");
     m->kv_lora = u32(r, "kv_lora");
     m->v_dim = u32(r, "v_dim");
-    m->qk_norm = word_index(r, "model", "qk_norm", norms, 3);
+    m->qk_norm = choice(r, "model", "qk_norm");
     m->qkv_bias = recipe_bool(r, "model", "qkv_bias");
     m->out_bias = recipe_bool(r, "model", "out_bias");
     m->sinks = recipe_bool(r, "model", "sinks");
@@ -35,11 +32,10 @@ static void wire_attention(model_cfg *m, const recipe *r) {
 }
 
 static void wire_rope(rope_cfg *c, const recipe *r) {
-    static const char *const scalings[] = {"none", "linear", "yarn"};
     *c = (rope_cfg){.theta = f32(r, "rope_theta"),
                     .dim = u32(r, "rotary_dim"),
                     .interleaved = recipe_bool(r, "model", "rope_interleaved"),
-                    .scaling = word_index(r, "model", "rope_scaling", scalings, 3),
+                    .scaling = choice(r, "model", "rope_scaling"),
                     .factor = f32(r, "rope_factor"),
                     .original = recipe_int(r, "model", "rope_original"),
                     .beta_fast = f32(r, "rope_beta_fast"),
@@ -51,17 +47,15 @@ static void wire_rope(rope_cfg *c, const recipe *r) {
 }
 
 static void wire_layers(model_cfg *m, const recipe *r) {
-    static const char *const activations[] = {"swiglu", "clamped_swiglu"};
-    static const char *const drops[] = {"prob", "position"}, *const scopes[] = {"shard", "sequence"};
-    m->activation = word_index(r, "model", "activation", activations, 2);
+    m->activation = choice(r, "model", "activation");
     m->activation_alpha = f32(r, "activation_alpha");
     m->activation_limit = f32(r, "activation_limit");
     m->expert_biases = recipe_bool(r, "model", "expert_biases");
     m->router_bias = recipe_bool(r, "model", "router_bias");
     m->shared_gate = recipe_bool(r, "model", "shared_gate");
     m->capacity = (float)recipe_float(r, "capacity", "factor");
-    m->capacity_drop = word_index(r, "capacity", "drop", drops, 2);
-    m->capacity_scope = word_index(r, "capacity", "scope", scopes, 2);
+    m->capacity_drop = choice(r, "capacity", "drop");
+    m->capacity_scope = choice(r, "capacity", "scope");
     m->capacity_pad = recipe_bool(r, "capacity", "pad");
 }
 
@@ -92,14 +86,13 @@ void wire_model(model_cfg *m, const recipe *r) {
 }
 
 void wire_optimizer(trainer_cfg *t, const recipe *r) {
-    static const char *const schedules[] = {"constant", "cosine", "linear", "wsd"}, *const kinds[] = {"adamw", "sgd"};
-    t->optimizer = (optimizer_cfg){.kind = word_index(r, "optimizer", "kind", kinds, 2),
+    t->optimizer = (optimizer_cfg){.kind = choice(r, "optimizer", "kind"),
                                    .beta1 = (float)recipe_float(r, "optimizer", "beta1"),
                                    .beta2 = (float)recipe_float(r, "optimizer", "beta2"),
                                    .eps = (float)recipe_float(r, "optimizer", "eps"),
                                    .weight_decay = (float)recipe_float(r, "optimizer", "weight_decay"),
                                    .clip = (float)recipe_float(r, "optimizer", "clip")};
-    t->lr = (lr_config){.schedule = word_index(r, "optimizer", "schedule", schedules, 4),
+    t->lr = (lr_config){.schedule = choice(r, "optimizer", "schedule"),
                         .lr = recipe_float(r, "optimizer", "lr"),
                         .min_fraction = recipe_float(r, "optimizer", "min_lr"),
                         .warmup = recipe_int(r, "optimizer", "warmup"),

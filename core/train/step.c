@@ -122,18 +122,25 @@ static void emit_batch(emit *e, const step_cfg *cfg, const batch_refs *all) {
     if (!together) reduce_counts(e, cfg);
 }
 
+/* The loss and the routers' losses of all ranks, and the loss's divisor, to the host. */
+static void emit_stats(emit *e, const step_cfg *cfg, const char *name) {
+    int64_t n = (int64_t)model_n_stats(e->m);
+    tref stats = tref_of(e->stats_all, MOE_F64, n, 0, 0);
+    emit_all_reduce(e, cfg, name, stats, n, e->stats, e->m->cfg.layers + 1);
+    stage_out(e, "stats.out", cfg->staging->stats, stats, n);
+    emit_touch_stats(e, 0);
+    stage_out(e, "valid.out", cfg->staging->valid, e->divisor, 1);
+}
+
 /* Sums over the ranks, and results to the host. */
 static void emit_results(emit *e, const step_cfg *cfg, tref stop) {
     const model *m = e->m;
     staging *s = cfg->staging;
     int64_t n_counts = (int64_t)m->cfg.layers * m->cfg.experts, n_stats = (int64_t)model_n_stats(m);
-    tref stats = tref_of(e->stats_all, MOE_F64, n_stats, 0, 0), drops = tref_of(e->drops, MOE_I64, 2, 0, 0);
-    emit_all_reduce(e, cfg, "stats.all_reduce", stats, n_stats, e->stats, m->cfg.layers + 1);
+    tref drops = tref_of(e->drops, MOE_I64, 2, 0, 0);
+    emit_stats(e, cfg, "stats.all_reduce");
     emit_all_reduce(e, cfg, "stop.all_reduce", stop, 1, NULL, 0);
-    stage_out(e, "stats.out", s->stats, stats, n_stats);
-    emit_touch_stats(e, 0);
     stage_out(e, "stop.out", s->stats + n_stats, stop, 1);
-    stage_out(e, "valid.out", s->valid, e->divisor, 1);
     stage_out(e, "routed.out", s->routed + 1, e->routed, 1);
     if (m->cfg.capacity > 0) {
         emit_all_reduce(e, cfg, "drops.all_reduce", drops, 2, NULL, 0);
@@ -189,20 +196,17 @@ moe_status step_build_train(program *p, const step_cfg *cfg, moe_err *err) {
 
 moe_status step_build_eval(program *p, const step_cfg *cfg, moe_err *err) {
     const model *m = cfg->model;
-    staging *s = cfg->staging;
-    int64_t n_stats = (int64_t)model_n_stats(m);
     emit e;
     moe_status status = begin(p, &e, cfg, 0, err);
     if (status) return status;
-    batch_refs batch = stage_batch(&e, s, m->cfg.micro * m->cfg.seq, 1);
-    tref valid = emit_count(&e, cfg, "divisor", batch.targets), stats = tref_of(e.stats_all, MOE_F64, n_stats, 0, 0);
+    batch_refs batch = stage_batch(&e, cfg->staging, m->cfg.micro * m->cfg.seq, 1);
+    /* a loss that is not divided on the device: head_loss sees no divisor */
+    tref valid = emit_count(&e, cfg, "divisor", batch.targets);
     e.mb = 0;
     emit_microbatch_eval(&e, &batch);
     e.phase = MOE_SCHED_REDUCE;
-    emit_all_reduce(&e, cfg, "eval.all_reduce", stats, n_stats, e.stats, m->cfg.layers + 1);
-    stage_out(&e, "stats.out", s->stats, stats, n_stats);
-    emit_touch_stats(&e, 0);
-    stage_out(&e, "valid.out", s->valid, valid, 1);
+    e.divisor = valid;
+    emit_stats(&e, cfg, "eval.all_reduce");
     return program_order(p, m->parts, err);
 }
 
@@ -223,7 +227,6 @@ moe_status step_build_logits(program *p, const step_cfg *cfg, moe_err *err) {
 moe_status step_build_dump(program *p, const step_cfg *cfg, int with_grads, moe_err *err) {
     const model *m = cfg->model;
     staging *s = cfg->staging;
-    int64_t n_stats = (int64_t)model_n_stats(m);
     emit e;
     moe_status status = begin(p, &e, cfg, with_grads, err);
     if (status) return status;
@@ -240,11 +243,7 @@ moe_status step_build_dump(program *p, const step_cfg *cfg, int with_grads, moe_
     }
     e.mb = -1;
     e.phase = MOE_SCHED_REDUCE;
-    tref stats = tref_of(e.stats_all, MOE_F64, n_stats, 0, 0);
-    emit_all_reduce(&e, cfg, "stats.all_reduce", stats, n_stats, e.stats, m->cfg.layers + 1);
-    stage_out(&e, "stats.out", s->stats, stats, n_stats);
-    emit_touch_stats(&e, 0);
-    stage_out(&e, "valid.out", s->valid, e.divisor, 1);
+    emit_stats(&e, cfg, "stats.all_reduce");
     stage_out(&e, "routed.out", s->routed + 1, e.routed, 1);
     return program_order(p, m->parts, err);
 }

@@ -1,6 +1,6 @@
 /* The programs of a run: one training step, one evaluation microbatch, the logits of one microbatch, the inner values
- * of one microbatch. Batches come
- * from, and results go to, staging in host memory, so that a step has the same nodes every time.
+ * of one microbatch. Batches come from, and results go to, staging in host memory, so that a step has the same nodes
+ * every time.
  *
  * Divisor (the only place that owns it, step.c): the loss is the mean over the valid tokens of the global batch.
  * Every gradient is divided by that count inside the cross-entropy and is then a plain sum over microbatches and ranks.
