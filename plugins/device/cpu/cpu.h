@@ -9,7 +9,7 @@
 typedef struct cpu_device cpu_device; /* the `dev` of moe_op calls */
 
 /* Bytes of scratch of every worker: a constant, so that operations can cut their blocks to it. */
-#define CPU_SCRATCH_BYTES (UINT64_C(2) << 20)
+#define CPU_SCRATCH_BYTES (UINT64_C(4) << 20)
 #define CPU_SCRATCH_FLOATS ((int64_t)(CPU_SCRATCH_BYTES / sizeof(float)))
 
 /* What the thread that runs a piece owns. Content of scratch is undefined when a piece begins. */
@@ -35,4 +35,22 @@ cpu_worker *cpu_self(cpu_device *dev);
 
 /* Threads that can run pieces at once, the caller included; >= 1. For reports only: see cpu_run. */
 uint32_t cpu_threads(const cpu_device *dev);
+
+/* ---- products of BF16 matrices by the machine's own BF16 instructions (bf16.c) ---- */
+typedef struct cpu_bf16 cpu_bf16;
+/* NULL where they would not be faster than converting to FP32, or the user has switched them off. Lives as long as the
+ * device. */
+const cpu_bf16 *cpu_bf16_products(const cpu_device *dev);
+/* out [rows, columns] (+)= a b, sums in FP32. a is stored [rows, depth] or, trans_a, [depth, rows]; b [depth, columns]
+ * or, trans_b, [columns, depth]; leading dimensions in elements. All sizes >= 1. (a, b) transposed: none, a or b. */
+typedef struct cpu_bf16_call {
+    const uint16_t *a, *b;
+    float *out;
+    int64_t lda, ldb, ldo;
+    int64_t rows, columns, depth;
+    int trans_a, trans_b;
+    int add; /* 0: out is overwritten */
+} cpu_bf16_call;
+/* Any thread, several at once. A dnnl_status_t: 0 is success. */
+int cpu_bf16_multiply(const cpu_bf16 *products, const cpu_bf16_call *call);
 #endif

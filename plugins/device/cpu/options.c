@@ -9,6 +9,10 @@ const moe_option cpu_options[] = {
     {"isa", "enum auto|base|v3|v4", "auto",
      "instruction set of the operations: base, v3 (x86-64-v3: AVX2), v4 (AVX-512); auto = the widest that the machine "
      "has"},
+    {"bf16", "enum auto|convert|native", "auto",
+     "products of BF16: native = the machine's BF16 instructions (AMX, AVX512-BF16), convert = by FP32 products; auto "
+     "= "
+     "native where that is faster: with AMX, or with AVX512-BF16 on AMD's cores"},
     {"spin_us", "int 0..100000", "50",
      "microseconds that an idle worker spins before it sleeps; never where a rank has less than two cores"},
 };
@@ -61,6 +65,16 @@ static moe_status read_isa(const char *word, int32_t *isa, moe_err *err) {
     return moe_fail(err, MOE_E_ARG, "device/cpu: isa is '%s', want auto, base, v3 or v4", word);
 }
 
+static moe_status read_bf16(const char *word, int32_t *bf16, moe_err *err) {
+    static const char *const words[] = {"auto", "convert", "native"};
+    for (int32_t i = CPU_BF16_AUTO; i <= CPU_BF16_NATIVE; i++) {
+        if (word && strcmp(word, words[i]) != 0) continue;
+        *bf16 = i;
+        return MOE_OK;
+    }
+    return moe_fail(err, MOE_E_ARG, "device/cpu: bf16 is '%s', want auto, convert or native", word);
+}
+
 static moe_status read_count(const moe_device_cfg *cfg, const char *key, int64_t absent, int64_t most, uint32_t *out,
                              moe_err *err) {
     const char *text = moe_kv_find(cfg->kv, cfg->n_kv, key);
@@ -75,7 +89,7 @@ static moe_status read_count(const moe_device_cfg *cfg, const char *key, int64_t
 }
 
 moe_status cpu_settings_read(const moe_device_cfg *cfg, cpu_settings *s, moe_err *err) {
-    static const char *const known[] = {"threads", "isa", "spin_us"};
+    static const char *const known[] = {"threads", "isa", "bf16", "spin_us"};
     for (uint64_t i = 0; i < cfg->n_kv; i++) {
         int found = 0;
         for (size_t j = 0; j < CPU_N_OPTIONS; j++) found |= strcmp(cfg->kv[i].key, known[j]) == 0;
@@ -85,6 +99,7 @@ moe_status cpu_settings_read(const moe_device_cfg *cfg, cpu_settings *s, moe_err
     moe_status status = read_count(cfg, "threads", 0, 1024, &got.threads, err);
     if (status == MOE_OK) status = read_count(cfg, "spin_us", 50, 100000, &got.spin_us, err);
     if (status == MOE_OK) status = read_isa(moe_kv_find(cfg->kv, cfg->n_kv, "isa"), &got.isa, err);
+    if (status == MOE_OK) status = read_bf16(moe_kv_find(cfg->kv, cfg->n_kv, "bf16"), &got.bf16, err);
     if (status != MOE_OK) return status;
     uint32_t share = count_cores() / (cfg->world ? cfg->world : 1);
     if (got.threads == 0) got.threads = share ? share : 1;

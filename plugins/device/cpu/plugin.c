@@ -1,5 +1,5 @@
 /* device/cpu: the entry, the descriptor and the life of an instance. The parts: options.c (threads, instruction set),
- * memory.c, thread.c, pool.c (cpu_run), stream.c and event.c, dispatch.c and ops/ (the operations). */
+ * memory.c, thread.c, pool.c (cpu_run), bf16.c, stream.c and event.c, dispatch.c and ops/ (the operations). */
 #include <moe/plugin.h>
 
 #include "runtime.h"
@@ -61,12 +61,14 @@ static moe_status device_create(const moe_device_cfg *cfg, const moe_host *host,
     }
     s = cpu_worker_start(dev, &dev->outsider, 0, err);
     if (s != MOE_OK) goto free_key;
-    s = cpu_pool_start(dev, err);
+    s = cpu_bf16_start(dev, err);
+    if (s == MOE_OK) s = cpu_pool_start(dev, err);
     if (s != MOE_OK) goto stop_pool;
     *self = dev;
     return MOE_OK;
 stop_pool:
     cpu_pool_stop(dev);
+    cpu_bf16_stop(dev);
     cpu_worker_stop(dev, &dev->outsider);
 free_key:
     pthread_key_delete(dev->key);
@@ -79,6 +81,7 @@ static void device_destroy(void *self) {
     cpu_device *dev = self;
     if (!dev) return;
     cpu_pool_stop(dev);
+    cpu_bf16_stop(dev);
     cpu_worker_stop(dev, &dev->outsider);
     while (dev->events) cpu_event_destroy(dev, dev->events);
     pthread_key_delete(dev->key);
@@ -99,8 +102,8 @@ static moe_status device_info(void *self, moe_device_info *info, moe_err *err) {
     info->alignment = 64;
     info->own_memory = atomic_load(&dev->own_memory) + sizeof *dev + PRODUCT_BYTES +
                        (uint64_t)PRODUCT_BYTES_THREAD * dev->settings.threads;
-    snprintf(info->name, sizeof info->name, "%s, %u thread%s", names[dev->settings.isa], dev->settings.threads,
-             dev->settings.threads == 1 ? "" : "s");
+    snprintf(info->name, sizeof info->name, "%s%s, %u thread%s", names[dev->settings.isa],
+             dev->bf16 ? " with BF16 products" : "", dev->settings.threads, dev->settings.threads == 1 ? "" : "s");
     return MOE_OK;
 }
 

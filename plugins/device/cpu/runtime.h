@@ -10,14 +10,16 @@
 #include "ops/list.h"
 
 enum { CPU_ISA_BASE, CPU_ISA_V3, CPU_ISA_V4 };
+enum { CPU_BF16_AUTO, CPU_BF16_CONVERT, CPU_BF16_NATIVE };
 
 /* ---- options.c ---- */
 extern const moe_option cpu_options[];
-enum { CPU_N_OPTIONS = 3 };
+enum { CPU_N_OPTIONS = 4 };
 typedef struct cpu_settings {
     uint32_t threads; /* >= 1 */
     uint32_t spin_us; /* 0 where the ranks of this process leave less than two cores for each */
     int32_t isa;      /* CPU_ISA_*, one that this machine has */
+    int32_t bf16;     /* CPU_BF16_*, as the user says */
 } cpu_settings;
 /* [main] Reads and checks cfg; MOE_E_ARG names key and value, MOE_E_UNSUPPORTED an instruction set that is not there.
  */
@@ -95,6 +97,12 @@ extern const moe_op *const cpu_dispatch[CPU_N_OPS];
 /* The table of CPU_ISA_*, or NULL where this build has none. */
 const moe_op *const *cpu_dispatch_table(int32_t isa);
 
+/* ---- bf16.c ---- */
+/* [main] Makes dev->bf16 where settings and machine allow; MOE_E_UNSUPPORTED where `native` is asked for and not there.
+ */
+moe_status cpu_bf16_start(cpu_device *dev, moe_err *err);
+void cpu_bf16_stop(cpu_device *dev); /* [main] */
+
 /* ---- the instance ---- */
 struct cpu_device {
     cpu_settings settings;
@@ -102,6 +110,7 @@ struct cpu_device {
     pthread_key_t key;        /* -> the calling thread's cpu_worker */
     cpu_worker outsider;      /* for an operation called from a thread that is not the device's ([main]) */
     cpu_event *events;        /* all of them */
+    cpu_bf16 *bf16;           /* NULL: converted products */
     atomic_ullong own_memory; /* bytes */
     moe_parallel parallel;
     cpu_pool pool;

@@ -12,13 +12,11 @@ typedef struct cpu_open {
     void *self, *stream;
 } cpu_open;
 
-/* Creates an instance with `threads` compute threads and the instruction set `isa` ("auto", "base", "v3", "v4"), and
- * one stream. Returns the status of create; on failure err says why and nothing is left open. */
-static inline moe_status cpu_open_try(cpu_open *c, const char *threads, const char *isa, const char *spin_us,
-                                      moe_err *err) {
+/* Creates an instance with these options and one stream. Returns the status of create; on failure err says why and
+ * nothing is left open. */
+static inline moe_status cpu_open_with(cpu_open *c, const moe_kv *kv, uint32_t n_kv, moe_err *err) {
     const moe_desc *desc = plugin_open("device", "cpu");
-    moe_kv kv[] = {{"threads", threads}, {"isa", isa}, {"spin_us", spin_us}};
-    moe_device_cfg cfg = {.size = sizeof cfg, .world = 1, .kv = kv, .n_kv = 3};
+    moe_device_cfg cfg = {.size = sizeof cfg, .world = 1, .kv = kv, .n_kv = n_kv};
     memset(c, 0, sizeof *c);
     c->table = desc->vtable;
     moe_status s = c->table->create(&cfg, test_host_init(&c->host, NULL), &c->self, err);
@@ -26,6 +24,12 @@ static inline moe_status cpu_open_try(cpu_open *c, const char *threads, const ch
     s = c->table->stream_create(c->self, "compute", &c->stream, err);
     ck_assert_msg(s == MOE_OK, "stream_create: %s", err->msg);
     return MOE_OK;
+}
+/* The same with `threads` compute threads and the instruction set `isa` ("auto", "base", "v3", "v4"). */
+static inline moe_status cpu_open_try(cpu_open *c, const char *threads, const char *isa, const char *spin_us,
+                                      moe_err *err) {
+    const moe_kv kv[] = {{"threads", threads}, {"isa", isa}, {"spin_us", spin_us}};
+    return cpu_open_with(c, kv, 3, err);
 }
 static inline void cpu_open_start(cpu_open *c, int threads) {
     char text[16];

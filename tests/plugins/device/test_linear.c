@@ -155,6 +155,28 @@ START_TEST(bf16_is_rounded_once) {
 }
 END_TEST
 
+/* Both ways of multiplying BF16, whatever `auto` takes here. A machine without the instructions says so. */
+START_TEST(bf16_converted_and_native_equal_the_triple_loop) {
+    static const char *const ways[] = {"convert", "native"};
+    const moe_kv kv[] = {{"threads", "2"}, {"bf16", ways[_i % 2]}};
+    cpu_open usual = c;
+    moe_status s = cpu_open_with(&c, kv, 2, &err);
+    if (s == MOE_OK) {
+        linear_case dense = {.m = 37, .n = 101, .k = 1053}, groups = {.n = 33, .k = 70};
+        uint32_t seed = 17u + (uint32_t)_i;
+        make_groups(&groups, 9, 60, 8, &seed);
+        run_all(dense, seed);
+        run_all(groups, seed);
+        cpu_open_stop(&c);
+    } else {
+        ck_assert_int_eq(_i % 2, 1);
+        ck_assert_int_eq(s, MOE_E_UNSUPPORTED);
+        ck_assert_ptr_nonnull(strstr(err.msg, "AVX512-BF16"));
+    }
+    c = usual;
+}
+END_TEST
+
 START_TEST(same_bits_with_one_two_and_three_threads) {
     linear_case z = {.fractions = 1, .m = 300, .n = 129, .k = 270};
     if (_i >= 3) {
@@ -279,6 +301,7 @@ int main(void) {
     tcase_add_test(t, C068_padding_rows_of_an_aligned_group_become_zero);
     tcase_add_test(t, counts_may_be_left_out);
     tcase_add_test(t, bf16_is_rounded_once);
+    tcase_add_loop_test(t, bf16_converted_and_native_equal_the_triple_loop, 0, 4);
     tcase_add_loop_test(t, same_bits_with_one_two_and_three_threads, 0, 6);
     tcase_add_test(t, products_start_no_threads_of_their_own);
     tcase_add_loop_test(t, bad_arguments_are_refused_by_name_and_shape, 0, (int)(sizeof refusals / sizeof refusals[0]));

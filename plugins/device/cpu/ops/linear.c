@@ -60,7 +60,7 @@ static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64
     moe_status s = read_sizes(a, &z, err);
     if (s != MOE_OK) return s;
     *saved = 0;
-    *workspace = z.groups ? (uint64_t)(2 * z.groups + 1) * sizeof(int64_t) : 0; /* product.first, counts */
+    *workspace = z.groups ? (uint64_t)(z.groups + PRODUCT_ROOM(z.groups)) * sizeof(int64_t) : 0; /* counts, room */
     return MOE_OK;
 }
 
@@ -101,12 +101,12 @@ static moe_status run_grouped(cpu_device *dev, const moe_op_args *a, product *p,
     if (s != MOE_OK) return s;
     int64_t *room = a->workspace, valid = 0;
     if (!room) return moe_fail(err, MOE_E_ARG, OP ": workspace is NULL");
-    int64_t *counts = room + p->groups + 1;
+    int64_t *counts = room + PRODUCT_ROOM(p->groups);
     for (int64_t g = 0; g < p->groups; g++) {
         counts[g] = rows->dev_counts ? rows->dev_counts[g] : rows->dev_offsets[g + 1] - rows->dev_offsets[g];
         valid += counts[g];
     }
-    p->first = room;
+    p->room = room;
     p->begin = rows->dev_offsets;
     p->count = counts;
     s = product_run(dev, p, OP, err);
@@ -127,11 +127,11 @@ static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
     p.b = a->in[1];
     p.out = a->out[0];
     if (z.groups) return run_grouped(dev, a, &p, err);
-    int64_t begin = 0, count = z.m, first[2];
+    int64_t begin = 0, count = z.m, room[PRODUCT_ROOM(1)];
     p.groups = 1;
     p.begin = &begin;
     p.count = &count;
-    p.first = first;
+    p.room = room;
     return product_run(dev, &p, OP, err);
 }
 

@@ -1,26 +1,33 @@
-/* Products on tiles; see product.h. Tile sizes are measured: 256 x 256 x 512 reaches 85-95 % of one large product on
- * one core, 128 x 128 about 5 points less, 64 x 64 half. */
+/* Products on tiles; see product.h. Two limits decide a tile: its edges, and its share of the whole work. Edges of 512
+ * reach 95 % of oneDNN's best product on one core, 256 about 90 %, 128 about 85 %, 64 half. Tiles of the groups with
+ * most rows come first, so that the threads end together. */
 #include "product.h"
 
 #include <dnnl.h>
 #include <stdatomic.h>
 
-enum { EDGE = 256, EDGE_GOOD = 128, EDGE_LEAST = 64, DEPTH = 512 }; /* rows and columns of a tile; most depth a call */
-enum { TILES_WANTED = 64, TILES_FEW = 12, TILE_WORK = 8 * 1024 * 1024 }; /* work: multiplications of a tile */
+enum { EDGE = 512, EDGE_LEAST = 128, DEPTH = 512 }; /* rows and columns of a tile; most depth of a converted call */
+enum { TILES_WANTED = 16, TILE_WORK = 8 * 1024 * 1024 }; /* work: multiplications of a tile worth its own call */
 _Static_assert(2 * EDGE * DEPTH + EDGE * EDGE <= (int64_t)(CPU_SCRATCH_BYTES / sizeof(float)), "scratch of a tile");
 
-/* out[R,C] (+)= sum over D of a(r,d) b(d,c), for one group. Which of a, b are stored transposed, and which of R and D
- * counts rows of the group, is the role's. */
-typedef struct job {
-    const product *p;
-    int64_t edge_r, edge_c; /* most rows and columns of a tile */
-    int64_t tiles_c;        /* column tiles, the same in every group */
-    int64_t columns;        /* C */
-    atomic_int failed;      /* first dnnl_status_t that is not success */
-} job;
 typedef struct span {
     int64_t begin, size;
 } span;
+
+/* out[R,C] (+)= sum over D of a(r,d) b(d,c), for one group. Which of a, b are stored transposed, and which of R and D
+ * counts rows of the group, is the role's. */
+typedef struct shape {
+    int64_t r, c, d;
+} shape;
+
+typedef struct job {
+    const product *p;
+    const cpu_bf16 *bf16; /* NULL: BF16 operands are converted */
+    int64_t *first;       /* [groups + 1] tiles before place i of the order */
+    int64_t *order;       /* [groups] groups, most rows first */
+    double most_work;     /* multiplications of a tile that may still be halved */
+    atomic_int failed;    /* first dnnl_status_t that is not success */
+} job;
 
 /* Part i of n things cut into `parts` nearly equal parts, at multiples of 8 where that leaves no part empty. */
 static span cut(int64_t n, int64_t parts, int64_t i) {
@@ -31,46 +38,81 @@ static span cut(int64_t n, int64_t parts, int64_t i) {
     return (span){begin, cpu_min(size, n - begin)};
 }
 
-/* ---- one tile ---- */
-/* A stored matrix [rows, cols] at element `at` with leading dimension ld, as floats: itself, or converted into room. */
-typedef struct panel {
-    const float *data;
-    int64_t ld;
-} panel;
-static panel load_panel(const moe_tensor *t, int64_t at, int64_t ld, int64_t rows, int64_t cols, float *room) {
-    if (t->dtype == MOE_F32) return (panel){(const float *)t->data + at, ld};
-    const uint16_t *from = (const uint16_t *)t->data + at;
-    for (int64_t i = 0; i < rows; i++) cpu_from_bf16_n(room + i * cols, from + i * ld, cols);
-    return (panel){room, cols};
-}
-
-/* Rows r and columns c of out += their products of depth d, onto acc with leading dimension acc_ld. */
-static dnnl_status_t multiply(const product *p, int64_t g, span r, span c, span d, float beta, float *acc,
-                              int64_t acc_ld, float *room) {
-    int64_t row = p->begin[g], w = g * p->n * p->k, n = p->n, k = p->k;
-    float *room_b = room + EDGE * DEPTH;
-    panel a, b;
+static shape shape_of(const product *p, int64_t g) {
     switch (p->role) {
         case MOE_FPROP:
-            a = load_panel(&p->a, (row + r.begin) * k + d.begin, k, r.size, d.size, room);
-            b = load_panel(&p->b, w + c.begin * k + d.begin, k, c.size, d.size, room_b);
-            break;
+            return (shape){p->count[g], p->n, p->k};
         case MOE_DGRAD:
-            a = load_panel(&p->a, (row + r.begin) * n + d.begin, n, r.size, d.size, room);
-            b = load_panel(&p->b, w + d.begin * k + c.begin, k, d.size, c.size, room_b);
-            break;
+            return (shape){p->count[g], p->k, p->n};
         default: /* MOE_WGRAD */
-            a = load_panel(&p->a, (row + d.begin) * n + r.begin, n, d.size, r.size, room);
-            b = load_panel(&p->b, (row + d.begin) * k + c.begin, k, d.size, c.size, room_b);
-            break;
+            return (shape){p->n, p->k, p->count[g]};
     }
-    char trans_a = p->role == MOE_WGRAD ? 'T' : 'N', trans_b = p->role == MOE_FPROP ? 'T' : 'N';
-    return dnnl_sgemm(trans_a, trans_b, r.size, c.size, d.size, 1.0f, a.data, a.ld, b.data, b.ld, beta, acc, acc_ld);
+}
+
+/* ---- one tile ---- */
+/* Rows r, columns c and depth d of group g: first elements of the operands, and their leading dimensions. */
+typedef struct place {
+    int64_t a, lda, b, ldb; /* elements */
+    int trans_a, trans_b;   /* a stored [D,R], b stored [C,D] */
+} place;
+
+static place place_of(const product *p, int64_t g, span r, span c, span d) {
+    int64_t row = p->begin[g], w = g * p->n * p->k, n = p->n, k = p->k;
+    switch (p->role) {
+        case MOE_FPROP:
+            return (place){(row + r.begin) * k + d.begin, k, w + c.begin * k + d.begin, k, 0, 1};
+        case MOE_DGRAD:
+            return (place){(row + r.begin) * n + d.begin, n, w + d.begin * k + c.begin, k, 0, 0};
+        default: /* MOE_WGRAD */
+            return (place){(row + d.begin) * n + r.begin, n, (row + d.begin) * k + c.begin, k, 1, 0};
+    }
+}
+
+/* A stored matrix [rows, cols] at element `at` with leading dimension *ld, as floats: itself, or converted into room.
+ */
+static const float *load_panel(const moe_tensor *t, int64_t at, int64_t *ld, int64_t rows, int64_t cols, float *room) {
+    if (t->dtype == MOE_F32) return (const float *)t->data + at;
+    const uint16_t *from = (const uint16_t *)t->data + at;
+    for (int64_t i = 0; i < rows; i++) cpu_from_bf16_n(room + i * cols, from + i * *ld, cols);
+    *ld = cols;
+    return room;
+}
+
+/* Rows r and columns c of acc (leading dimension acc_ld) = beta acc + their products of depth d. */
+static dnnl_status_t multiply(const product *p, int64_t g, span r, span c, span d, float beta, float *acc,
+                              int64_t acc_ld, float *room) {
+    place at = place_of(p, g, r, c, d);
+    const float *a = load_panel(&p->a, at.a, &at.lda, at.trans_a ? d.size : r.size, at.trans_a ? r.size : d.size, room);
+    room += EDGE * DEPTH;
+    const float *b = load_panel(&p->b, at.b, &at.ldb, at.trans_b ? c.size : d.size, at.trans_b ? d.size : c.size, room);
+    return dnnl_sgemm(at.trans_a ? 'T' : 'N', at.trans_b ? 'T' : 'N', r.size, c.size, d.size, 1.0f, a, at.lda, b,
+                      at.ldb, beta, acc, acc_ld);
+}
+
+/* The same by products of BF16 itself, all depth at once. */
+static dnnl_status_t multiply_bf16(const job *j, int64_t g, span r, span c, int64_t depth, int add, float *acc,
+                                   int64_t acc_ld) {
+    const product *p = j->p;
+    place at = place_of(p, g, r, c, (span){0, depth});
+    const cpu_bf16_call call = {.a = (const uint16_t *)p->a.data + at.a,
+                                .b = (const uint16_t *)p->b.data + at.b,
+                                .out = acc,
+                                .lda = at.lda,
+                                .ldb = at.ldb,
+                                .ldo = acc_ld,
+                                .rows = r.size,
+                                .columns = c.size,
+                                .depth = depth,
+                                .trans_a = at.trans_a,
+                                .trans_b = at.trans_b,
+                                .add = add};
+    return (dnnl_status_t)cpu_bf16_multiply(j->bf16, &call);
 }
 
 /* One tile of group g: all depth, then rounding where out is BF16. `at` is its first element in out. */
-static dnnl_status_t run_tile(const product *p, int64_t g, span r, span c, int64_t depth, int64_t at, int64_t ld,
+static dnnl_status_t run_tile(const job *j, int64_t g, span r, span c, int64_t depth, int64_t at, int64_t ld,
                               float *scratch) {
+    const product *p = j->p;
     int narrow = p->out.dtype == MOE_BF16;
     float *acc = narrow ? scratch : (float *)p->out.data + at;
     int64_t acc_ld = narrow ? c.size : ld;
@@ -81,28 +123,39 @@ static dnnl_status_t run_tile(const product *p, int64_t g, span r, span c, int64
         else if (narrow)
             cpu_load(&p->out, at + i * ld, c.size, row);
     }
-    int64_t parts = cpu_blocks(depth, DEPTH);
-    for (int64_t i = 0; i < parts; i++) {
-        float beta = i > 0 || p->accumulate ? 1.0f : 0.0f;
-        dnnl_status_t s = multiply(p, g, r, c, cut(depth, parts, i), beta, acc, acc_ld, scratch + EDGE * EDGE);
-        if (s != dnnl_success) return s;
+    dnnl_status_t s = dnnl_success;
+    if (j->bf16 && depth > 0) {
+        s = multiply_bf16(j, g, r, c, depth, p->accumulate != 0, acc, acc_ld);
+    } else {
+        int64_t parts = cpu_blocks(depth, DEPTH);
+        for (int64_t i = 0; i < parts && s == dnnl_success; i++)
+            s = multiply(p, g, r, c, cut(depth, parts, i), i > 0 || p->accumulate ? 1.0f : 0.0f, acc, acc_ld,
+                         scratch + EDGE * EDGE);
     }
-    for (int64_t i = 0; i < r.size && narrow; i++) cpu_store(&p->out, at + i * ld, c.size, acc + i * acc_ld);
-    return dnnl_success;
+    for (int64_t i = 0; i < r.size && narrow && s == dnnl_success; i++)
+        cpu_store(&p->out, at + i * ld, c.size, acc + i * acc_ld);
+    return s;
 }
 
 /* ---- all tiles ---- */
-/* R of group g: rows of the group, or N where the output is a weight gradient. */
-static int64_t height(const product *p, int64_t g) {
-    return p->role == MOE_WGRAD ? p->n : p->count[g];
+/* Halves the longer edge of a tile while it has too much of the work. */
+static shape tile_of(const job *j, shape s) {
+    s.r = cpu_min(EDGE, s.r > 0 ? s.r : 1);
+    s.c = cpu_min(EDGE, s.c > 0 ? s.c : 1);
+    while ((double)s.r * (double)s.c * (double)s.d > j->most_work) {
+        int64_t *longer = s.r >= s.c ? &s.r : &s.c;
+        if (*longer < 2 * EDGE_LEAST) break;
+        *longer = (*longer + 1) / 2;
+    }
+    return s;
 }
 
-/* The last group whose first piece is not behind i (groups without pieces share their first with the next). */
-static int64_t find_group(const product *p, int64_t i) {
-    int64_t lo = 0, hi = p->groups;
+/* The last place of the order whose first tile is not behind i (groups without tiles share their first). */
+static int64_t find_place(const job *j, int64_t i) {
+    int64_t lo = 0, hi = j->p->groups;
     while (hi - lo > 1) {
         int64_t mid = lo + (hi - lo) / 2;
-        if (p->first[mid] <= i)
+        if (j->first[mid] <= i)
             lo = mid;
         else
             hi = mid;
@@ -113,48 +166,49 @@ static int64_t find_group(const product *p, int64_t i) {
 static void run_piece(void *arg, int64_t i, cpu_worker *w) {
     job *j = arg;
     const product *p = j->p;
-    int64_t g = find_group(p, i), tile = i - p->first[g];
-    int64_t tiles_r = cpu_blocks(height(p, g), j->edge_r);
-    span r = cut(height(p, g), tiles_r, tile / j->tiles_c), c = cut(j->columns, j->tiles_c, tile % j->tiles_c);
+    int64_t at = find_place(j, i), g = j->order[at], tile = i - j->first[at];
+    shape whole = shape_of(p, g), edges = tile_of(j, whole);
+    int64_t tiles_r = cpu_blocks(whole.r, edges.r), tiles_c = cpu_blocks(whole.c, edges.c);
+    span r = cut(whole.r, tiles_r, tile / tiles_c), c = cut(whole.c, tiles_c, tile % tiles_c);
     if (r.size <= 0 || c.size <= 0) return;
-    int64_t depth = p->role == MOE_FPROP ? p->k : p->role == MOE_DGRAD ? p->n : p->count[g];
-    int64_t base = p->role == MOE_WGRAD ? g * p->n : p->begin[g];
-    int64_t at = (base + r.begin) * j->columns + c.begin;
-    dnnl_status_t s = run_tile(p, g, r, c, depth, at, j->columns, w->scratch);
+    int64_t row = p->role == MOE_WGRAD ? g * p->n : p->begin[g];
+    dnnl_status_t s = run_tile(j, g, r, c, whole.d, (row + r.begin) * whole.c + c.begin, whole.c, w->scratch);
     int success = dnnl_success;
     if (s != dnnl_success) atomic_compare_exchange_strong(&j->failed, &success, (int)s);
 }
 
-/* Halves the longer edge while there are few tiles and each has much to do; below EDGE_GOOD only where very few. */
-static void choose_edges(job *j) {
-    const product *p = j->p;
-    int64_t rows = 0;
-    for (int64_t g = 0; g < p->groups; g++) rows += p->count[g];
-    int wgrad = p->role == MOE_WGRAD;
-    int64_t high = wgrad ? p->groups * p->n : rows, depth = p->role == MOE_FPROP ? p->k : p->n;
-    if (wgrad) depth = p->groups ? rows / p->groups : 0;
-    j->edge_r = cpu_min(EDGE, high > 0 ? high : 1);
-    j->edge_c = cpu_min(EDGE, j->columns > 0 ? j->columns : 1);
-    for (;;) {
-        int64_t tiles = cpu_blocks(high, j->edge_r) * cpu_blocks(j->columns, j->edge_c);
-        double work = (double)j->edge_r * (double)j->edge_c * (double)depth;
-        int64_t *longer = j->edge_r >= j->edge_c ? &j->edge_r : &j->edge_c;
-        if (tiles >= TILES_WANTED || work <= TILE_WORK) return;
-        if (*longer < 2 * (tiles < TILES_FEW ? EDGE_LEAST : EDGE_GOOD)) return;
-        *longer = (*longer + 1) / 2;
-    }
+/* Shell sort: most rows first, equal ones by number. */
+static void order_groups(const job *j) {
+    const int64_t *count = j->p->count;
+    int64_t n = j->p->groups, *order = j->order;
+    for (int64_t i = 0; i < n; i++) order[i] = i;
+    for (int64_t gap = n / 2; gap > 0; gap /= 2)
+        for (int64_t i = gap; i < n; i++) {
+            int64_t g = order[i], at = i;
+            for (; at >= gap; at -= gap) {
+                int64_t h = order[at - gap];
+                if (count[h] > count[g] || (count[h] == count[g] && h < g)) break;
+                order[at] = h;
+            }
+            order[at] = g;
+        }
 }
 
 moe_status product_run(cpu_device *dev, const product *p, const char *op, moe_err *err) {
-    job j = {.p = p, .columns = p->role == MOE_FPROP ? p->n : p->k};
+    job j = {.p = p, .first = p->room, .order = p->room + p->groups + 1};
+    double work = 0;
+    if (p->a.dtype == MOE_BF16 && p->b.dtype == MOE_BF16) j.bf16 = cpu_bf16_products(dev);
     atomic_init(&j.failed, dnnl_success);
-    choose_edges(&j);
-    j.tiles_c = cpu_blocks(j.columns, j.edge_c);
-    p->first[0] = 0;
-    for (int64_t g = 0; g < p->groups; g++)
-        p->first[g + 1] = p->first[g] + cpu_blocks(height(p, g), j.edge_r) * j.tiles_c;
-    cpu_run(dev, p->first[p->groups], run_piece, &j);
+    for (int64_t g = 0; g < p->groups; g++) work += (double)p->count[g] * (double)p->n * (double)p->k;
+    j.most_work = work / TILES_WANTED > TILE_WORK ? work / TILES_WANTED : TILE_WORK;
+    order_groups(&j);
+    j.first[0] = 0;
+    for (int64_t i = 0; i < p->groups; i++) {
+        shape whole = shape_of(p, j.order[i]), edges = tile_of(&j, whole);
+        j.first[i + 1] = j.first[i] + cpu_blocks(whole.r, edges.r) * cpu_blocks(whole.c, edges.c);
+    }
+    cpu_run(dev, j.first[p->groups], run_piece, &j);
     int failed = atomic_load(&j.failed);
-    if (failed != dnnl_success) return moe_fail(err, MOE_E_DEVICE, "%s: dnnl_sgemm returned status %d", op, failed);
+    if (failed != dnnl_success) return moe_fail(err, MOE_E_DEVICE, "%s: oneDNN returned status %d", op, failed);
     return MOE_OK;
 }

@@ -1,6 +1,6 @@
 /* Matrix products in the three roles of moe.linear/0, dense or by groups of rows, on tiles shared among the compute
- * threads: what linear.c and router_linear.c have in common. A tile is one or a few calls of dnnl_sgemm by the thread
- * that runs it; tile shapes depend on the sizes and on rows per group, never on the number of threads. */
+ * threads: what linear.c and router_linear.c have in common. A tile is one or a few calls of oneDNN by the thread that
+ * runs it; tile shapes depend on the sizes and on rows per group, never on the number of threads. */
 #ifndef CPU_OPS_PRODUCT_H
 #define CPU_OPS_PRODUCT_H
 #include "ops.h"
@@ -16,8 +16,11 @@ typedef struct product {
     int64_t n, k, groups;
     moe_tensor a, b, out;         /* data and dtype are read */
     const int64_t *begin, *count; /* [groups] */
-    int64_t *first;               /* [groups + 1] room for the pieces before each group */
+    int64_t *room;                /* [PRODUCT_ROOM(groups)] for the order of the tiles */
 } product;
+
+/* Elements of product.room. */
+#define PRODUCT_ROOM(groups) (2 * (groups) + 1)
 
 /* Runs it. MOE_E_DEVICE when oneDNN fails (it takes memory for itself), with its status. op: for the message. */
 #define product_run CPU_SYMBOL(product_run)

@@ -46,7 +46,7 @@ static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64
 
 /* A product over all rows, or (blocks > 1) over blocks of rows as groups. */
 static moe_status run(cpu_device *dev, product *p, int64_t rows, int64_t blocks, moe_err *err) {
-    int64_t begin[MOST_BLOCKS], count[MOST_BLOCKS], first[MOST_BLOCKS + 1];
+    int64_t begin[MOST_BLOCKS], count[MOST_BLOCKS], room[PRODUCT_ROOM(MOST_BLOCKS)];
     int64_t size = cpu_blocks(rows, blocks);
     for (int64_t i = 0; i < blocks; i++) {
         begin[i] = cpu_min(rows, i * size);
@@ -55,7 +55,7 @@ static moe_status run(cpu_device *dev, product *p, int64_t rows, int64_t blocks,
     p->groups = blocks;
     p->begin = begin;
     p->count = count;
-    p->first = first;
+    p->room = room;
     return product_run(dev, p, OP, err);
 }
 
