@@ -219,6 +219,19 @@ typedef struct moe_adamw_attr {
  * of which weight_decay is read. forward only. */
 #define MOE_OP_SGD "moe.sgd/0"
 
+/* ---- what the device can do at most: for measuring, no model needs them ---- */
+/* moe.fma/0: y = x after `rounds` times x <- x * factor + term, in registers: memory is read and written once, the
+ * arithmetic is 2 N rounds FLOP. Fused (one rounding) where the instruction set has it.
+ * forward  in  x [N] F32                             out y [N] F32, in place. forward only. */
+#define MOE_OP_FMA "moe.fma/0"
+typedef struct moe_fma_attr {
+    uint32_t size, rounds;
+    float factor, term;
+} moe_fma_attr;
+/* moe.copy/0: y = x, as fast as all compute threads together can. No attributes.
+ * forward  in  x [N] F32                             out y [N] F32. forward only. */
+#define MOE_OP_COPY "moe.copy/0"
+
 #ifdef __cplusplus
 }
 #endif

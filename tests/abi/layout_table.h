@@ -295,6 +295,11 @@
     SIZE(moe_clip_attr, 8) \
     AT(moe_clip_attr, size, 0, 4) \
     AT(moe_clip_attr, max_norm, 4, 4) \
+    SIZE(moe_fma_attr, 16) \
+    AT(moe_fma_attr, size, 0, 4) \
+    AT(moe_fma_attr, rounds, 4, 4) \
+    AT(moe_fma_attr, factor, 8, 4) \
+    AT(moe_fma_attr, term, 12, 4) \
     SIZE(moe_adamw_attr, 20) \
     AT(moe_adamw_attr, size, 0, 4) \
     AT(moe_adamw_attr, beta1, 4, 4) \

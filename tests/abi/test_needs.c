@@ -43,13 +43,14 @@ START_TEST(loss_scope_says_what_the_balance_loss_spans) {
     ck_assert_uint_eq(loss_scope_of("topk", micro, 2), MOE_SCOPE_MICROBATCH);
     ck_assert_uint_eq(loss_scope_of("topk", sequence, 2), MOE_SCOPE_SEQUENCE);
     ck_assert_uint_eq(loss_scope_of("topk", shown, 2), MOE_SCOPE_TOKEN); /* in no gradient */
+    ck_assert_uint_eq(loss_scope_of("forced", NULL, 0), MOE_SCOPE_TOKEN);
     ck_assert_uint_eq(loss_scope_of("template", NULL, 0), MOE_SCOPE_TOKEN);
 }
 END_TEST
 
 START_TEST(C119_an_older_host_is_not_written_past_its_end) {
-    static const char *const ids[] = {"topk", "template"};
-    for (int i = 0; i < 2; i++) {
+    static const char *const ids[] = {"topk", "forced", "template"};
+    for (int i = 0; i < 3; i++) {
         opened r = open_router(ids[i], NULL, 0);
         moe_router_needs needs;
         moe_err err = {.size = sizeof err};

@@ -36,8 +36,8 @@ void rig_check_guards(const rig *r) {
     }
 }
 
-moe_status rig_create(const char *id, int64_t experts, int64_t k, int64_t tokens, const char *options,
-                      const moe_host *host, void **self, moe_err *err) {
+moe_status rig_create_at(const char *id, uint32_t layer, uint64_t seed, int64_t experts, int64_t k, int64_t tokens,
+                         const char *options, const moe_host *host, void **self, moe_err *err) {
     const moe_desc *d = plugin_open("router", id);
     const moe_router_v0 *table = d->vtable;
     moe_kv kv[32];
@@ -58,7 +58,7 @@ moe_status rig_create(const char *id, int64_t experts, int64_t k, int64_t tokens
         if (i == n) n++; /* an unknown key is passed on: the plugin is to refuse it */
     }
     moe_router_cfg cfg = {.size = sizeof cfg,
-                          .layer = 3,
+                          .layer = layer,
                           .n_layers = 4,
                           .top_k = (uint32_t)k,
                           .n_experts = (uint32_t)experts,
@@ -66,8 +66,13 @@ moe_status rig_create(const char *id, int64_t experts, int64_t k, int64_t tokens
                           .max_tokens = tokens,
                           .kv = kv,
                           .n_kv = n,
-                          .seed = 1};
+                          .seed = seed};
     return table->create(&cfg, host, self, err);
+}
+
+moe_status rig_create(const char *id, int64_t experts, int64_t k, int64_t tokens, const char *options,
+                      const moe_host *host, void **self, moe_err *err) {
+    return rig_create_at(id, 3, 1, experts, k, tokens, options, host, self, err);
 }
 
 /* host.ctx is the test_host, the member of the rig */
@@ -78,7 +83,7 @@ static void keep_warning(void *ctx, int32_t level, const char *msg) {
 
 void rig_open(rig *r, const char *id, int64_t tokens, int64_t experts, int64_t k, const char *options,
               const test_service *services) {
-    *r = (rig){.tokens = tokens, .experts = experts, .k = k, .seq_len = tokens, .divisor = tokens};
+    *r = (rig){.tokens = tokens, .experts = experts, .k = k, .seq_len = tokens, .divisor = tokens, .step = 1};
     r->table = plugin_open("router", id)->vtable;
     test_host_init(&r->host, services);
     r->host.host.log = keep_warning;
@@ -140,7 +145,6 @@ static void count_batch(rig *r) {
 
 static moe_status call(rig *r, int backward) {
     int64_t n = r->tokens;
-    uint64_t step = 1;
     moe_tensor logits = matrix(r->logits, MOE_F32, n, r->experts), mask = vector(r->mask, MOE_U8, n);
     moe_tensor none = {NULL, 0, 0, {1, 1, 1, 1}}, ids = matrix(r->ids, MOE_I32, n, r->k);
     moe_tensor weights = matrix(r->weights, MOE_F32, n, r->k), counts = vector(r->counts, MOE_I64, r->experts);
@@ -149,7 +153,8 @@ static moe_status call(rig *r, int backward) {
     moe_tensor d_logits = matrix(r->d_logits, MOE_F32, n, r->experts);
     moe_route_args a = {.size = sizeof a,
                         .flags = r->flags,
-                        .step = &step,
+                        .step = &r->step,
+                        .first_token = r->first_token,
                         .seq_len = r->seq_len,
                         .logits = &logits,
                         .hidden = &none,
@@ -184,11 +189,10 @@ moe_status rig_bwd(rig *r) {
 }
 
 moe_status rig_end_step(rig *r) {
-    uint64_t step = 1;
     moe_tensor state = vector(r->bias, MOE_F32, r->experts), counts = vector(r->counts, MOE_I64, r->experts);
     moe_tensor update = vector(r->update, MOE_F32, 2);
     moe_end_step_args a = {.size = sizeof a,
-                           .step = &step,
+                           .step = &r->step,
                            .state = r->needs.n_state ? &state : NULL,
                            .counts = &counts,
                            .update = &update};

@@ -19,7 +19,8 @@ typedef struct rig {
     moe_err err;
     test_host host;
     char warning[256]; /* the last line that the plugin logged as warning or error */
-    int64_t tokens, experts, k, seq_len, divisor;
+    int64_t tokens, experts, k, seq_len, divisor, first_token;
+    uint64_t step; /* 1 after rig_open */
     uint32_t flags;
     int silent;    /* 1: counts and losses absent, as in evaluation and recompute */
     float *logits; /* [T,E] */
@@ -45,6 +46,9 @@ typedef struct rig {
 /* Creates an instance only. options: "key=value key=value" over the published defaults. *self is NULL on failure. */
 moe_status rig_create(const char *id, int64_t experts, int64_t k, int64_t tokens, const char *options,
                       const moe_host *host, void **self, moe_err *err);
+/* The same with layer and seed, which are 3 and 1 above. */
+moe_status rig_create_at(const char *id, uint32_t layer, uint64_t seed, int64_t experts, int64_t k, int64_t tokens,
+                         const char *options, const moe_host *host, void **self, moe_err *err);
 /* Instance (layer 3) and zeroed buffers; fails the test on an error. services may be NULL. */
 void rig_open(rig *r, const char *id, int64_t tokens, int64_t experts, int64_t k, const char *options,
               const test_service *services);

@@ -6,6 +6,7 @@
 
 #include "combos.h"
 #include "fixture.h"
+#include "pool.h"
 #include "test_main.h"
 
 /* ---- allocations are counted where no sanitizer owns malloc ---- */
@@ -59,66 +60,6 @@ START_TEST(step_calls_do_not_allocate) {
 END_TEST
 #endif
 
-/* ---- a device with "moe.parallel/0" ---- */
-
-typedef struct pool {
-    moe_parallel table;
-    int shuffled; /* 1: one thread, items in a shuffled order, workers at random; 0: real threads */
-    _Atomic int64_t next;
-    int64_t runs, n;
-    void (*fn)(void *arg, int64_t i, uint32_t worker);
-    void *arg;
-} pool;
-
-static void run_shuffled(pool *p) {
-    int64_t order[1024];
-    uint64_t seed = 5;
-    ck_assert_int_le(p->n, 1024);
-    for (int64_t i = 0; i < p->n; i++) {
-        int64_t j = (int64_t)(rig_uniform(&seed) * (double)(i + 1));
-        order[i] = order[j];
-        order[j] = i;
-    }
-    for (int64_t i = 0; i < p->n; i++) p->fn(p->arg, order[i], (uint32_t)(rig_uniform(&seed) * p->table.threads));
-}
-
-typedef struct member {
-    pool *p;
-    uint32_t worker;
-} member;
-
-static void *run_member(void *arg) {
-    member *m = arg;
-    for (int64_t i = atomic_fetch_add(&m->p->next, 1); i < m->p->n; i = atomic_fetch_add(&m->p->next, 1))
-        m->p->fn(m->p->arg, i, m->worker);
-    return NULL;
-}
-
-static void pool_run(void *self, int64_t n, void (*fn)(void *, int64_t, uint32_t), void *arg) {
-    pool *p = self;
-    pthread_t threads[8];
-    member members[8];
-    p->runs++;
-    p->n = n;
-    p->fn = fn;
-    p->arg = arg;
-    atomic_store(&p->next, 0);
-    if (p->shuffled) {
-        run_shuffled(p);
-        return;
-    }
-    for (uint32_t w = 0; w < p->table.threads; w++) {
-        members[w] = (member){p, w};
-        ck_assert_int_eq(pthread_create(&threads[w], NULL, run_member, &members[w]), 0);
-    }
-    for (uint32_t w = 0; w < p->table.threads; w++) pthread_join(threads[w], NULL);
-}
-
-static const void *pool_extension(void *self, const char *id) {
-    return strcmp(id, "moe.parallel/0") == 0 ? &((pool *)self)->table : NULL;
-}
-static const moe_device_v0 pool_device = {.size = sizeof(moe_device_v0), .extension = pool_extension};
-
 static void fill(rig *r, uint64_t seed) {
     rig_random(r->logits, r->tokens * r->experts, 1.5, seed);
     rig_random(r->d_weights, r->tokens * r->k, 1, seed + 1);
@@ -153,10 +94,8 @@ START_TEST(same_bits_on_any_threads) {
     fill(&alone, 9);
     run_all_calls(&alone);
     for (uint32_t threads = 2; threads < 5; threads++) {
-        pool p = {.table = {sizeof p.table, threads, pool_run, NULL}, .shuffled = threads != 4};
-        p.table.self = &p;
-        moe_device_service device = {sizeof device, 0, &pool_device, &p};
-        test_service services[] = {{"moe.device/0", &device}, {NULL, NULL}};
+        pool p;
+        const test_service *services = pool_open(&p, threads, threads != 4);
         rig shared;
         rig_open(&shared, "topk", 700, 12, 3, text, services);
         fill(&shared, 9);
@@ -170,12 +109,9 @@ START_TEST(same_bits_on_any_threads) {
 END_TEST
 
 START_TEST(first_bad_token_on_any_threads) {
-    pool p = {.table = {sizeof p.table, 3, pool_run, NULL}, .shuffled = 1};
-    p.table.self = &p;
-    moe_device_service device = {sizeof device, 0, &pool_device, &p};
-    test_service services[] = {{"moe.device/0", &device}, {NULL, NULL}};
+    pool p;
     rig r;
-    rig_open(&r, "topk", 900, 8, 2, "", services);
+    rig_open(&r, "topk", 900, 8, 2, "", pool_open(&p, 3, 1));
     for (int t = 77; t < 900; t += 50) r.logits[8 * t + 5] = 1.0f / 0.0f;
     ck_assert_int_eq(rig_route(&r), MOE_E_DATA);
     ck_assert_str_eq(r.err.msg, "layer 3: logit of token 77, expert 5 is inf");

@@ -1,4 +1,4 @@
-/* Time of one call of router "topk" on one thread, T = 4096, k = 8, beside a copy of the logits. */
+/* Time of one call of a router on one thread, T = 4096, k = 8, beside a copy of the logits. */
 #include <stdlib.h>
 #include <time.h>
 
@@ -14,10 +14,10 @@ static void keep_least(double *least, double ms) {
     if (*least <= 0 || ms < *least) *least = ms;
 }
 
-static void bench(int64_t experts, const char *options) {
+static void bench(const char *id, int64_t experts, const char *options) {
     rig r;
     double copy = 0, route = 0, silent = 0, bwd = 0;
-    rig_open(&r, "topk", 4096, experts, 8, options, NULL);
+    rig_open(&r, id, 4096, experts, 8, options, NULL);
     rig_random(r.logits, r.tokens * r.experts, 1, 7);
     rig_random(r.d_weights, r.tokens * r.k, 1, 8);
     for (int i = 0; i < 20; i++) {
@@ -36,34 +36,41 @@ static void bench(int64_t experts, const char *options) {
         keep_least(&bwd, t3 - t2);
         keep_least(&silent, now() - t3);
     }
-    printf("E %d: copy %.3f ms, route %.3f (%.1f copies), without losses %.3f, route_bwd %.3f (%.1f) | %s\n",
+    printf("%s E %d: copy %.3f ms, route %.3f (%.1f copies), without losses %.3f, route_bwd %.3f (%.1f) | %s\n", id,
            (int)experts, copy, route, route / copy, silent, bwd, bwd / copy, options);
     rig_close(&r);
 }
 
 static const struct {
+    const char *id;
     int64_t experts;
     const char *options;
 } usual[] = {
-    {128, ""},
-    {128, "renormalise=true aux_coef=0.01 z_coef=0.001"},
-    {128, "order=after"},
-    {128, "renormalise=true aux_coef=0.01 aux_scope=global"},
-    {128, "score=sigmoid renormalise=true expert_bias=true aux_coef=0.0001"},
-    {256, "score=sigmoid renormalise=true expert_bias=true aux_coef=0.0001"},
-    {256, "score=sigmoid renormalise=true expert_bias=true aux_coef=0.0001 groups=8 groups_kept=4 group_score=sum2"},
+    {"topk", 128, ""},
+    {"topk", 128, "renormalise=true aux_coef=0.01 z_coef=0.001"},
+    {"topk", 128, "order=after"},
+    {"topk", 128, "renormalise=true aux_coef=0.01 aux_scope=global"},
+    {"topk", 128, "score=sigmoid renormalise=true expert_bias=true aux_coef=0.0001"},
+    {"topk", 256, "score=sigmoid renormalise=true expert_bias=true aux_coef=0.0001"},
+    {"topk", 256,
+     "score=sigmoid renormalise=true expert_bias=true aux_coef=0.0001 groups=8 groups_kept=4 group_score=sum2"},
+    {"forced", 128, ""},
+    {"forced", 128, "load=zipf"},
+    {"forced", 128, "load=zipf exponent=0"},
+    {"forced", 128, "load=zipf exponent=3"},
+    {"forced", 1024, "load=zipf"},
 };
 enum { USUAL = sizeof usual / sizeof usual[0] };
 
 START_TEST(bench_usual) {
-    bench(usual[_i].experts, usual[_i].options);
+    bench(usual[_i].id, usual[_i].experts, usual[_i].options);
 }
 END_TEST
 
 /* The rig asserts with Check, which wants a runner. */
 int main(void) {
     Suite *s = suite_create("bench");
-    TCase *c = tcase_create("topk");
+    TCase *c = tcase_create("router");
     tcase_set_timeout(c, 60);
     tcase_add_loop_test(c, bench_usual, 0, USUAL);
     suite_add_tcase(s, c);
