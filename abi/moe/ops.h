@@ -228,9 +228,13 @@ typedef struct moe_fma_attr {
     uint32_t size, rounds;
     float factor, term;
 } moe_fma_attr;
-/* moe.copy/0: y = x, as fast as all compute threads together can. No attributes.
+/* moe.copy/0: y = x by all compute threads together: as a plain copy (memcpy) of large parts, or, streaming, past the
+ * caches where the device can, which is what memory gives at most.
  * forward  in  x [N] F32                             out y [N] F32. forward only. */
 #define MOE_OP_COPY "moe.copy/0"
+typedef struct moe_copy_attr {
+    uint32_t size, streaming; /* 0 or 1 */
+} moe_copy_attr;
 
 #ifdef __cplusplus
 }

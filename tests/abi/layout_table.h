@@ -295,6 +295,9 @@
     SIZE(moe_clip_attr, 8) \
     AT(moe_clip_attr, size, 0, 4) \
     AT(moe_clip_attr, max_norm, 4, 4) \
+    SIZE(moe_copy_attr, 8) \
+    AT(moe_copy_attr, size, 0, 4) \
+    AT(moe_copy_attr, streaming, 4, 4) \
     SIZE(moe_fma_attr, 16) \
     AT(moe_fma_attr, size, 0, 4) \
     AT(moe_fma_attr, rounds, 4, 4) \

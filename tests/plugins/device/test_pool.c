@@ -203,21 +203,22 @@ START_TEST(ranks_share_the_cores) {
 END_TEST
 
 typedef struct refusal {
-    const char *threads, *isa, *spin, *text;
-    moe_status status;
+    const char *key, *value, *text;
 } refusal;
 static const refusal refusals[] = {
-    {"1025", "auto", "0", "threads is 1025, want 0..1024", MOE_E_ARG},
-    {"-1", "auto", "0", "threads is -1, want 0..1024", MOE_E_ARG},
-    {"two", "auto", "0", "threads is 'two', not a number", MOE_E_ARG},
-    {"1", "v9", "0", "isa is 'v9', want auto, base, v3 or v4", MOE_E_ARG},
-    {"1", "auto", "100001", "spin_us is 100001, want 0..100000", MOE_E_ARG},
+    {"threads", "1025", "threads is 1025, want 0..1024"},
+    {"threads", "-1", "threads is -1, want 0..1024"},
+    {"threads", "two", "threads is 'two', not a number"},
+    {"isa", "v9", "isa is 'v9', want auto, base, v3 or v4"},
+    {"bf16", "fast", "bf16 is 'fast', want auto, convert or native"},
+    {"spin_us", "100001", "spin_us is 100001, want 0..100000"},
 };
 
 START_TEST(bad_options_are_refused_with_key_and_value) {
     const refusal *f = &refusals[_i];
+    const moe_kv kv[] = {{f->key, f->value}};
     cpu_open c;
-    ck_assert_int_eq(cpu_open_try(&c, f->threads, f->isa, f->spin, &err), f->status);
+    ck_assert_int_eq(cpu_open_with(&c, kv, 1, &err), MOE_E_ARG);
     ck_assert_msg(strstr(err.msg, f->text) != NULL, "got: %s", err.msg);
     ck_assert_ptr_null(c.self);
 }
@@ -256,7 +257,7 @@ START_TEST(the_records_are_complete) {
         MOE_OP_EMBED,     MOE_OP_RMSNORM,  MOE_OP_ROPE, MOE_OP_ATTENTION, MOE_OP_SWIGLU_PROB, MOE_OP_ROUTER_LINEAR,
         MOE_OP_HEAD_NORM, MOE_OP_MLA_PACK, MOE_OP_BIAS, MOE_OP_SIGMOID,   MOE_OP_JITTER};
     const uint32_t n_with = sizeof with_backward / sizeof with_backward[0];
-    ck_assert_uint_eq(c.table->n_ops, 22);
+    ck_assert_uint_eq(c.table->n_ops, 24);
     uint32_t backwards = 0;
     for (uint32_t i = 0; i < c.table->n_ops; i++) {
         const moe_op *op = c.table->ops[i];

@@ -1,8 +1,9 @@
 /* moe.adamw/0: one step of Adam with decoupled weight decay on flat FP32 master weights; writes the BF16 copy in the
  * same pass. */
-#include "args.h"
+#include "act.h"
 
 static const char op[] = MOE_OP_ADAMW;
+enum { RUN = 1024 }; /* elements that are updated, then copied while they are near */
 
 typedef struct adamw_call {
     const float *grad; /* [n] */
@@ -39,10 +40,9 @@ static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64
     return MOE_OK;
 }
 
-static void step_block(void *arg, int64_t piece, cpu_worker *worker) {
-    const adamw_call c = *(const adamw_call *)arg;
-    (void)worker;
-    int64_t from = piece * CPU_PIECE_ELEMENTS, n = cpu_min(c.n - from, CPU_PIECE_ELEMENTS);
+/* Elements [from, from + n). */
+static void step_run(const adamw_call *call, int64_t from, int64_t n) {
+    const adamw_call c = *call;
     const float *restrict grad = c.grad + from;
     float *restrict w = c.w + from, *restrict m = c.m + from, *restrict v = c.v + from;
     float fresh1 = 1.0f - c.beta1, fresh2 = 1.0f - c.beta2;
@@ -53,7 +53,14 @@ static void step_block(void *arg, int64_t piece, cpu_worker *worker) {
         float step = m[i] * c.inv_c1 / (sqrtf(v[i] * c.inv_c2) + c.eps);
         w[i] -= c.lr * (step + c.decay * w[i]);
     }
-    if (c.copy) cpu_to_bf16_n(c.copy + from, w, n);
+    if (c.copy) act_round_n(c.copy + from, w, n);
+}
+
+static void step_block(void *arg, int64_t piece, cpu_worker *worker) {
+    const adamw_call *c = arg;
+    (void)worker;
+    int64_t end = cpu_min(c->n, (piece + 1) * CPU_PIECE_ELEMENTS), run = c->copy ? RUN : CPU_PIECE_ELEMENTS;
+    for (int64_t i = piece * CPU_PIECE_ELEMENTS; i < end; i += run) step_run(c, i, cpu_min(run, end - i));
 }
 
 static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {

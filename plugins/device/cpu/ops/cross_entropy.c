@@ -1,10 +1,11 @@
-/* moe.cross_entropy/0: loss and gradient of next-token prediction in one call. A row is read in chunks, so that the
- * vocabulary may be of any size: once for its largest logit and the sum of exponentials, once for the gradient. */
-#include "args.h"
-#include "vmath.h"
+/* moe.cross_entropy/0: loss and gradient of next-token prediction in one call. Each row is gone through three times,
+ * the first time from memory: for its largest logit, for the exponentials and their sum, and for the gradient, which
+ * scales the exponentials that the second pass has left where the gradient belongs (BF16: in the worker's scratch). */
+#include "act.h"
 
 static const char op[] = MOE_OP_CROSS_ENTROPY;
-enum { COLUMNS = 8192 };
+enum { COLUMNS = 512, PIECE = 65536 };             /* elements of a row at a time; of a piece */
+enum { MOST_KEPT = CPU_SCRATCH_FLOATS - COLUMNS }; /* of a BF16 row; exponentials of a wider one are made twice */
 
 typedef struct loss_call {
     const moe_tensor *logits, *dlogits; /* [T,V] act; dlogits NULL where absent */
@@ -13,6 +14,10 @@ typedef struct loss_call {
     int64_t tokens, width, block;       /* width: V */
     float inverse;                      /* 1 / divisor */
 } loss_call;
+
+static int64_t piece_rows(int64_t width) {
+    return width >= PIECE || width <= 0 ? 1 : PIECE / width;
+}
 
 static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64_t *workspace, moe_err *err) {
     (void)dev;
@@ -27,58 +32,85 @@ static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64
     if (s == MOE_OK && dlogits) s = cpu_want(dlogits, op, "dlogits", a->in[0].dtype, 2, shape, err);
     if (s != MOE_OK) return s;
     *saved = 0;
-    *workspace = (uint64_t)cpu_blocks(shape[0], cpu_piece_rows(shape[1])) * sizeof(double);
+    *workspace = (uint64_t)cpu_blocks(shape[0], piece_rows(shape[1])) * sizeof(double);
     return MOE_OK;
 }
 
-/* Largest logit of a row and the sum of e^(l - largest). */
-static double sum_exponentials(const loss_call *c, int64_t t, float *largest, float *room) {
+/* A row [V], and where its floats lie between the passes. */
+typedef struct loss_row {
+    int64_t at;  /* its first element in the tensors */
+    float *kept; /* [V] of a BF16 row: logits, then exponentials; NULL: not kept, or in dlogits (F32) */
+    float *room; /* [COLUMNS] */
+    int fetch;   /* the next row is this piece's, too: ask for it meanwhile */
+} loss_row;
+
+static float find_largest(const loss_call *c, const loss_row *r) {
     float m = -INFINITY;
+    for (int64_t from = 0; from < c->width; from += COLUMNS) {
+        int64_t n = cpu_min(c->width - from, COLUMNS);
+        m = vm_max(cpu_load(c->logits, r->at + from, n, r->kept ? r->kept + from : r->room), n, m);
+    }
+    return m;
+}
+
+/* The sum of e^(l - largest) of a row; NaN where a logit is NaN or none is finite. */
+static double sum_exponentials(const loss_call *c, const loss_row *r, float largest) {
+    const int narrow = c->logits->dtype != MOE_F32;
     double sum = 0.0;
     for (int64_t from = 0; from < c->width; from += COLUMNS) {
         int64_t n = cpu_min(c->width - from, COLUMNS);
-        const float *l = cpu_load(c->logits, cpu_row_at(t, c->width) + from, n, room); /* [n] */
-        float most = vm_max(l, n, m);
-        if (most > m) sum *= (double)vm_exp(m - most);
-        m = most;
-        if (m > -INFINITY) sum += (double)vm_exp_sum(room + COLUMNS, l, n, m);
-        /* a chunk of -inf adds nothing; NaNs pass vm_max and show up in the sum */
-        else if (vm_sum(l, n) != -INFINITY)
-            sum = (double)NAN;
+        if (r->fetch) act_fetch(act_at(c->logits, r->at + from + c->width, narrow), n * (narrow ? 2 : 4));
+        const float *l = r->kept ? r->kept + from : cpu_load(c->logits, r->at + from, n, r->room); /* [n] */
+        float *e = r->kept ? r->kept + from : r->room;                                             /* [n] */
+        if (c->dlogits && !r->kept) e = cpu_store_begin(c->dlogits, r->at + from, r->room);
+        sum += (double)vm_exp_sum(e, l, n, largest);
     }
-    *largest = m;
     return sum;
 }
 
-/* (softmax - onehot) / divisor of a row */
-static void write_gradient(const loss_call *c, int64_t t, float largest, double sum, float *room) {
-    float scale = (float)((double)c->inverse / sum);
+/* d[i] = e[i] * scale for n elements; d may be e. */
+ACT_INLINE void scale_part(void *d, const float *e, float scale, int64_t n, int narrow) {
+    int64_t i = 0;
+    for (; i + VM_LANES <= n; i += VM_LANES) act_store(d, i, VM_LANES, vm_load(e + i) * scale, narrow);
+    if (i < n) act_store(d, i, n - i, act_load(e, i, n - i, 0) * scale, narrow);
+}
+
+/* (softmax - onehot) / divisor of row t */
+static void write_gradient(const loss_call *c, const loss_row *r, int64_t t, float largest, double sum) {
+    const float scale = (float)((double)c->inverse / sum);
+    const int narrow = c->dlogits->dtype != MOE_F32, again = narrow && !r->kept;
+    float own = 0.0f; /* of the target, before 1 is taken off */
     for (int64_t from = 0; from < c->width; from += COLUMNS) {
-        int64_t n = cpu_min(c->width - from, COLUMNS), at = cpu_row_at(t, c->width) + from;
-        const float *l = cpu_load(c->logits, at, n, room);          /* [n] */
-        float *d = cpu_store_begin(c->dlogits, at, room + COLUMNS); /* [n] */
-        CPU_IN_PLACE
-        for (int64_t i = 0; i < n; i++) d[i] = vm_exp(l[i] - largest) * scale;
-        int64_t target = c->targets[t] - from;
-        if (target >= 0 && target < n) d[target] -= c->inverse;
-        cpu_store_end(c->dlogits, at, n, d);
+        int64_t n = cpu_min(c->width - from, COLUMNS), at = r->at + from, target = c->targets[t] - from;
+        const float *l = again ? cpu_load(c->logits, at, n, r->room) : NULL;                    /* [n] */
+        float *e = r->kept ? r->kept + from : again ? r->room : (float *)c->dlogits->data + at; /* [n] */
+        if (again) vm_exp_sum(e, l, n, largest);
+        if (target >= 0 && target < n) own = e[target] * scale;
+        if (narrow)
+            scale_part(act_at(c->dlogits, at, 1), e, scale, n, 1);
+        else
+            scale_part(e, e, scale, n, 0);
     }
+    own -= c->inverse;
+    cpu_store(c->dlogits, r->at + c->targets[t], 1, &own);
 }
 
 static void lose_rows(void *arg, int64_t piece, cpu_worker *w) {
     const loss_call *c = arg;
     double loss = 0.0;
     int64_t end = cpu_min(c->tokens, (piece + 1) * c->block);
+    int keep = c->logits->dtype != MOE_F32 && c->width <= MOST_KEPT;
     for (int64_t t = piece * c->block; t < end; t++) {
+        loss_row r = {.at = cpu_row_at(t, c->width), .room = w->scratch, .fetch = t + 1 < end};
         if (c->targets[t] < 0) {
-            if (c->dlogits) cpu_zero(c->dlogits, cpu_row_at(t, c->width), c->width);
+            if (c->dlogits) cpu_zero(c->dlogits, r.at, c->width);
             continue;
         }
-        float largest, own, room;
-        own = *cpu_load(c->logits, cpu_row_at(t, c->width) + c->targets[t], 1, &room);
-        double sum = sum_exponentials(c, t, &largest, w->scratch);
+        if (keep) r.kept = w->scratch + COLUMNS;
+        float one, own = *cpu_load(c->logits, r.at + c->targets[t], 1, &one), largest = find_largest(c, &r);
+        double sum = sum_exponentials(c, &r, largest);
         loss += (double)largest + log(sum) - (double)own;
-        if (c->dlogits) write_gradient(c, t, largest, sum, w->scratch);
+        if (c->dlogits) write_gradient(c, &r, t, largest, sum);
     }
     c->parts[piece] = loss;
 }
@@ -101,7 +133,7 @@ static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
     c.tokens = c.logits->shape[0];
     c.width = c.logits->shape[1];
     c.parts = a->workspace;
-    c.block = cpu_piece_rows(c.width);
+    c.block = piece_rows(c.width);
     int64_t bad = cpu_find_i32(c.targets, c.tokens, -1, c.width);
     if (bad >= 0)
         return moe_fail(err, MOE_E_DATA, "%s: token %lld has target %d, want -1..%lld", op, (long long)bad,

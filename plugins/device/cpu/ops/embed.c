@@ -1,8 +1,8 @@
 /* moe.embed/0: rows of a table by token id, and the sum of gradients back into it. Backward shares the columns among
  * the threads, so that every element of the table adds its tokens in order. */
-#include "args.h"
+#include "act.h"
 
-enum { COLUMNS = 64 }; /* of one backward piece */
+enum { COLUMNS = 128, AHEAD = 4 }; /* of one backward piece; tokens that are fetched before their turn */
 static const char op[] = MOE_OP_EMBED;
 
 typedef struct embed_call {
@@ -36,9 +36,12 @@ static void copy_rows(void *arg, int64_t piece, cpu_worker *w) {
     (void)w;
     int64_t bytes = c->width * cpu_act_bytes(c->table->dtype);
     int64_t end = cpu_min(c->tokens, (piece + 1) * c->block);
-    for (int64_t t = piece * c->block; t < end; t++)
-        memcpy((char *)c->x->data + cpu_row_at(t, bytes), (const char *)c->table->data + cpu_row_at(c->ids[t], bytes),
-               (size_t)bytes);
+    for (int64_t t = piece * c->block; t < end; t++) {
+        if (t + AHEAD < c->tokens)
+            act_fetch((const char *)c->table->data + cpu_row_at(c->ids[t + AHEAD], bytes), bytes);
+        act_copy((char *)c->x->data + cpu_row_at(t, bytes), (const char *)c->table->data + cpu_row_at(c->ids[t], bytes),
+                 bytes, 0);
+    }
 }
 
 static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
@@ -53,14 +56,30 @@ static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
     return MOE_OK;
 }
 
+/* Columns [from, from + n) of every token's gradient into its row of the table. */
+ACT_INLINE void add_tokens(const embed_call *c, int64_t from, int64_t n, int narrow) {
+    float *table = (float *)c->dtable->data + from;
+    for (int64_t t = 0; t < c->tokens; t++) {
+        const char *dx = act_at(c->x, cpu_row_at(t, c->width) + from, narrow);
+        float *d = table + cpu_row_at(c->ids[t], c->width);
+        int64_t i = 0;
+        if (t + AHEAD < c->tokens) {
+            act_fetch(dx + cpu_row_at(AHEAD, c->width) * (narrow ? 2 : 4), n * (narrow ? 2 : 4));
+            act_fetch(table + cpu_row_at(c->ids[t + AHEAD], c->width), n * 4);
+        }
+        for (; i + VM_LANES <= n; i += VM_LANES) vm_store(d + i, vm_load(d + i) + act_load(dx, i, VM_LANES, narrow));
+        if (i < n) act_store(d, i, n - i, act_load(d, i, n - i, 0) + act_load(dx, i, n - i, narrow), 0);
+    }
+}
+
 static void add_columns(void *arg, int64_t piece, cpu_worker *w) {
     const embed_call *c = arg;
     int64_t from = piece * COLUMNS, n = cpu_min(c->width - from, COLUMNS);
-    for (int64_t t = 0; t < c->tokens; t++) {
-        const float *restrict dx = cpu_load(c->x, cpu_row_at(t, c->width) + from, n, w->scratch); /* [n] */
-        float *restrict d = (float *)c->dtable->data + cpu_row_at(c->ids[t], c->width) + from;    /* [n] */
-        for (int64_t i = 0; i < n; i++) d[i] += dx[i];
-    }
+    (void)w;
+    if (c->x->dtype == MOE_F32)
+        add_tokens(c, from, n, 0);
+    else
+        add_tokens(c, from, n, 1);
 }
 
 static moe_status backward(void *dev, const moe_op_args *a, moe_err *err) {

@@ -1,10 +1,10 @@
 /* moe.head_norm/0: root-mean-square norm of segments inside packed rows (the query and key heads), in place. The
  * segments as they came and their 1/rms are kept, so that backward differentiates what forward computed. */
-#include "args.h"
-#include "vmath.h"
+#include "act.h"
 
 static const char op[] = MOE_OP_HEAD_NORM;
 enum { MOST_PARTS = 64, LEAST_ROWS = 32, COLUMNS = 1024 };
+enum { AHEAD = 2, GROUP = 64 }; /* rows that are fetched before their turn; segments at a time, backward */
 
 typedef struct head_call {
     const moe_tensor *in, *out;                                  /* [T,W] act: x, or its gradient */
@@ -82,23 +82,55 @@ static void pass_row(const head_call *c, int64_t t) {
         memcpy((char *)c->out->data + t * bytes, (const char *)c->in->data + t * bytes, (size_t)bytes);
 }
 
+/* Keeps n elements of a segment; returns the sum of their squares. */
+ACT_INLINE float keep_segment(const void *x, void *kept, int64_t n, int narrow) {
+    vm_vector sum = {0};
+    int64_t i = 0;
+    for (; i + VM_LANES <= n; i += VM_LANES) {
+        vm_vector v = act_keep(kept, x, i, VM_LANES, narrow);
+        sum += v * v;
+    }
+    if (i < n) {
+        vm_vector v = act_keep(kept, x, i, n - i, narrow);
+        sum += v * v;
+    }
+    return vm_lanes(sum);
+}
+
+/* y = w x rstd */
+ACT_INLINE void scale_segment(const void *x, void *y, const float *w, float rstd, int64_t n, int narrow) {
+    int64_t i = 0;
+    for (; i + VM_LANES <= n; i += VM_LANES)
+        act_store(y, i, VM_LANES, vm_load(w + i) * (act_load(x, i, VM_LANES, narrow) * rstd), narrow);
+    if (i < n) act_store(y, i, n - i, act_load(w, i, n - i, 0) * (act_load(x, i, n - i, narrow) * rstd), narrow);
+}
+
+/* All segments of token t: first their sums, then all 1/rms at once, so that none waits for a square root. */
+ACT_INLINE void norm_row(const head_call *c, int64_t t, int narrow) {
+    const int64_t n = c->width, bytes = n * (narrow ? 2 : 4);
+    const int64_t ahead = t + AHEAD < c->tokens ? AHEAD * c->row * (narrow ? 2 : 4) : 0;
+    const char *x = act_at(c->in, cpu_row_at(t, c->row) + c->first, narrow);
+    char *y = act_at(c->out, cpu_row_at(t, c->row) + c->first, narrow);
+    char *kept = act_at(&c->kept, cpu_row_at(t, c->segments) * n, narrow);
+    float *restrict rstd = c->rstd + cpu_row_at(t, c->segments); /* [segments] */
+    for (int64_t i = 0; i < c->segments; i++) {
+        if (ahead) act_fetch(x + i * bytes + ahead, bytes);
+        rstd[i] = keep_segment(x + i * bytes, kept + i * bytes, n, narrow);
+    }
+    for (int64_t i = 0; i < c->segments; i++) rstd[i] = 1.0f / sqrtf(rstd[i] / (float)n + c->eps);
+    for (int64_t i = 0; i < c->segments; i++) scale_segment(kept + i * bytes, y + i * bytes, c->w, rstd[i], n, narrow);
+}
+
 static void norm_rows(void *arg, int64_t piece, cpu_worker *w) {
     const head_call *c = arg;
-    int64_t n = c->width, act = cpu_act_bytes(c->in->dtype), end = cpu_min(c->tokens, (piece + 1) * c->block);
+    (void)w;
+    int64_t end = cpu_min(c->tokens, (piece + 1) * c->block);
     for (int64_t t = piece * c->block; t < end; t++) {
         pass_row(c, t);
-        int64_t kept = cpu_row_at(t, c->segments * n), at = cpu_row_at(t, c->row) + c->first;
-        memcpy((char *)c->kept.data + kept * act, (const char *)c->in->data + at * act,
-               (size_t)(c->segments * n * act));
-        for (int64_t i = 0; i < c->segments; i++) {
-            const float *restrict x = cpu_load(&c->kept, kept + i * n, n, w->scratch); /* [n] */
-            float *restrict y = cpu_store_begin(c->out, at + i * n, w->scratch + n);   /* [n] */
-            const float *restrict weight = c->w;                                       /* [n] */
-            float rstd = 1.0f / sqrtf(vm_dot(x, x, n) / (float)n + c->eps);
-            c->rstd[t * c->segments + i] = rstd;
-            for (int64_t j = 0; j < n; j++) y[j] = weight[j] * (x[j] * rstd);
-            cpu_store_end(c->out, at + i * n, n, y);
-        }
+        if (c->in->dtype == MOE_F32)
+            norm_row(c, t, 0);
+        else
+            norm_row(c, t, 1);
     }
 }
 
@@ -110,34 +142,70 @@ static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
     return MOE_OK;
 }
 
-/* One segment: dx = rstd (g - xhat mean(g xhat)) with g = dy w, xhat = x rstd; part += dy xhat. room [3,n]. */
-static void norm_backward(const head_call *c, int64_t at, int64_t kept, float rstd, float *restrict part, float *room) {
-    int64_t n = c->width;
-    const float *dy = cpu_load(c->in, at, n, room);         /* [n] */
-    const float *x = cpu_load(&c->kept, kept, n, room + n); /* [n] */
-    const float *restrict weight = c->w;                    /* [n] */
-    float *restrict g = room + 2 * n;                       /* [n] */
-    for (int64_t j = 0; j < n; j++) {
-        g[j] = dy[j] * weight[j];
-        part[j] += dy[j] * (x[j] * rstd);
+/* Elements [i, i + n) of a segment: part += dy xhat; returns g x. */
+ACT_INLINE vm_vector differentiate(const void *dy, const void *x, const float *w, float rstd, float *part, int64_t i,
+                                   int64_t n, int narrow) {
+    vm_vector d = act_load(dy, i, n, narrow), v = act_load(x, i, n, narrow);
+    act_store(part, i, n, act_load(part, i, n, 0) + d * (v * rstd), 0);
+    return d * act_load(w, i, n, 0) * v;
+}
+
+/* Sum of g x over a segment. */
+ACT_INLINE float sum_segment(const head_call *c, const void *dy, const void *x, float rstd, float *part, int narrow) {
+    vm_vector sum = {0};
+    int64_t i = 0, n = c->width;
+    for (; i + VM_LANES <= n; i += VM_LANES) sum += differentiate(dy, x, c->w, rstd, part, i, VM_LANES, narrow);
+    if (i < n) sum += differentiate(dy, x, c->w, rstd, part, i, n - i, narrow);
+    return vm_lanes(sum);
+}
+
+/* dx of elements [i, i + n), which may lie over dy: mean is that of g xhat. */
+ACT_INLINE void write_part(const void *dy, const void *x, const float *w, float rstd, float mean, void *dx, int64_t i,
+                           int64_t n, int narrow) {
+    vm_vector g = act_load(dy, i, n, narrow) * act_load(w, i, n, 0);
+    act_store(dx, i, n, rstd * (g - act_load(x, i, n, narrow) * rstd * mean), narrow);
+}
+
+/* Segments [from, from + count) of token t: dx = rstd (g - xhat mean(g xhat)) with g = dy w, xhat = x rstd; part +=
+ * dy xhat. First all their sums, so that none waits for the one before. */
+ACT_INLINE void norm_segments_backward(const head_call *c, int64_t t, int64_t from, int64_t count, float *part,
+                                       int narrow) {
+    const int64_t n = c->width, act = narrow ? 2 : 4, bytes = n * act;
+    const int64_t at = cpu_row_at(t, c->row) + c->first + from * n, segment = cpu_row_at(t, c->segments) + from;
+    const int64_t ahead = t + AHEAD < c->tokens ? AHEAD * c->row * act : 0;
+    const char *dy = act_at(c->in, at, narrow), *x = act_at(&c->kept, segment * n, narrow);
+    char *dx = act_at(c->out, at, narrow);
+    const float *rstd = c->rstd + segment; /* [count] */
+    float mean[GROUP];
+    for (int64_t i = 0; i < count; i++) {
+        if (ahead) act_fetch(dy + i * bytes + ahead, bytes);
+        mean[i] = sum_segment(c, dy + i * bytes, x + i * bytes, rstd[i], part, narrow) * rstd[i] / (float)n;
     }
-    float mean = vm_dot(g, x, n) * rstd / (float)n;
-    for (int64_t j = 0; j < n; j++) g[j] = rstd * (g[j] - x[j] * rstd * mean);
-    cpu_store(c->out, at, n, g);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t j = 0, b = i * bytes;
+        for (; j + VM_LANES <= n; j += VM_LANES)
+            write_part(dy + b, x + b, c->w, rstd[i], mean[i], dx + b, j, VM_LANES, narrow);
+        if (j < n) write_part(dy + b, x + b, c->w, rstd[i], mean[i], dx + b, j, n - j, narrow);
+    }
+}
+
+ACT_INLINE void norm_row_backward(const head_call *c, int64_t t, float *part, int narrow) {
+    for (int64_t from = 0; from < c->segments; from += GROUP)
+        norm_segments_backward(c, t, from, cpu_min(c->segments - from, GROUP), part, narrow);
 }
 
 static void norm_rows_backward(void *arg, int64_t piece, cpu_worker *w) {
     const head_call *c = arg;
+    (void)w;
     float *part = c->parts + cpu_row_at(piece, c->width); /* [n] */
     memset(part, 0, (size_t)c->width * sizeof(float));
     int64_t end = cpu_min(c->tokens, (piece + 1) * c->block);
     for (int64_t t = piece * c->block; t < end; t++) {
         pass_row(c, t);
-        int64_t at = cpu_row_at(t, c->row) + c->first;
-        for (int64_t i = 0; i < c->segments; i++) {
-            int64_t segment = t * c->segments + i;
-            norm_backward(c, at + i * c->width, segment * c->width, c->rstd[segment], part, w->scratch);
-        }
+        if (c->in->dtype == MOE_F32)
+            norm_row_backward(c, t, part, 0);
+        else
+            norm_row_backward(c, t, part, 1);
     }
 }
 

@@ -26,7 +26,9 @@
     X(sumsq, MOE_OP_SUMSQ, no)                  \
     X(clip_coef, MOE_OP_CLIP_COEF, no)          \
     X(adamw, MOE_OP_ADAMW, no)                  \
-    X(sgd, MOE_OP_SGD, no)
+    X(sgd, MOE_OP_SGD, no)                      \
+    X(fma, MOE_OP_FMA, no)                      \
+    X(copy, MOE_OP_COPY, no)
 
 #define CPU_OPS_INDEX(name, id, backward) CPU_INDEX_##name,
 enum { CPU_OPS(CPU_OPS_INDEX) CPU_N_OPS };

@@ -1,8 +1,9 @@
 /* moe.permute/0: token rows into expert order, with a scalar of each slot. Padding rows become zero; rows past the last
  * offset are not touched. */
-#include "args.h"
+#include "act.h"
 
 static const char op[] = MOE_OP_PERMUTE;
+enum { AHEAD = 2 }; /* rows that are fetched before their turn */
 
 typedef struct permute_call {
     const char *x;                 /* [T,h] act */
@@ -11,6 +12,7 @@ typedef struct permute_call {
     const float *slot_scalar;      /* [T,k], or NULL */
     float *row_scalar;             /* [N], or NULL */
     int64_t rows, bytes, k, block; /* bytes of a row */
+    int past;                      /* y is larger than the caches */
 } permute_call;
 
 static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64_t *workspace, moe_err *err) {
@@ -34,19 +36,26 @@ static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64
     return MOE_OK;
 }
 
+/* Where the row of a slot is read. */
+static const char *slot_row(const permute_call *c, int64_t slot) {
+    return c->x + cpu_row_at(slot / c->k, c->bytes);
+}
+
 static void copy_rows(void *arg, int64_t piece, cpu_worker *w) {
     const permute_call *c = arg;
     (void)w;
     int64_t end = cpu_min(c->rows, (piece + 1) * c->block);
     for (int64_t r = piece * c->block; r < end; r++) {
-        int64_t slot = c->row_slot[r];
+        int64_t slot = c->row_slot[r], next = r + AHEAD < c->rows ? c->row_slot[r + AHEAD] : -1;
         char *y = c->y + cpu_row_at(r, c->bytes);
+        if (next >= 0) act_fetch(slot_row(c, next), c->bytes);
         if (slot < 0)
             memset(y, 0, (size_t)c->bytes);
         else
-            memcpy(y, c->x + cpu_row_at(slot / c->k, c->bytes), (size_t)c->bytes);
+            act_copy(y, slot_row(c, slot), c->bytes, c->past);
         if (c->row_scalar) c->row_scalar[r] = slot < 0 ? 0.0f : c->slot_scalar[slot];
     }
+    act_copied();
 }
 
 static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
@@ -63,6 +72,7 @@ static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
     if (bad >= 0)
         return moe_fail(err, MOE_E_DATA, "%s: row %lld has slot %lld, want -1..%lld", op, (long long)bad,
                         (long long)c.row_slot[bad], (long long)slots - 1);
+    c.past = cpu_row_at(c.rows, c.bytes) >= ACT_LARGE_BYTES;
     cpu_run(dev, cpu_blocks(c.rows, c.block), copy_rows, &c);
     return MOE_OK;
 }

@@ -1,7 +1,6 @@
 /* moe.rmsnorm/0: residual add and root-mean-square norm in one pass over the row. With BF16 rows the norm is taken of
  * s as stored (rounded), so that backward differentiates exactly what forward computed. */
-#include "args.h"
-#include "vmath.h"
+#include "act.h"
 
 static const char op[] = MOE_OP_RMSNORM;
 enum { MOST_PARTS = 64, LEAST_ROWS = 32, COLUMNS = 1024 };
@@ -50,31 +49,43 @@ static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64
     return MOE_OK;
 }
 
-/* s = a + b of one row, as it is stored; returns where it can be read. room [2,h]. */
-static const float *add_row(const norm_call *c, int64_t at, float *room) {
-    const float *a = cpu_load(c->a, at, c->width, room); /* [h] */
-    if (!c->b) return a;
-    const float *b = cpu_load(c->b, at, c->width, room + c->width); /* [h] */
-    float *s = cpu_store_begin(c->s, at, room);                     /* [h] */
-    CPU_IN_PLACE
-    for (int64_t i = 0; i < c->width; i++) s[i] = a[i] + b[i];
-    cpu_store_end(c->s, at, c->width, s);
-    return cpu_load(c->s, at, c->width, room);
+/* s = a + b as stored (or a) at elements [i, i + n). */
+ACT_INLINE vm_vector add_part(const norm_call *c, int64_t at, int64_t i, int64_t n, int narrow) {
+    vm_vector s = act_load(act_at(c->a, at, narrow), i, n, narrow);
+    if (!c->b) return s;
+    return act_store(act_at(c->s, at, narrow), i, n, s + act_load(act_at(c->b, at, narrow), i, n, narrow), narrow);
+}
+
+ACT_INLINE void norm_row(const norm_call *c, int64_t t, int narrow) {
+    int64_t h = c->width, at = cpu_row_at(t, h), i = 0;
+    vm_vector sum = {0}, sum2 = {0};
+    for (; i + 2 * VM_LANES <= h; i += 2 * VM_LANES) {
+        vm_vector s = add_part(c, at, i, VM_LANES, narrow), s2 = add_part(c, at, i + VM_LANES, VM_LANES, narrow);
+        sum += s * s;
+        sum2 += s2 * s2;
+    }
+    for (; i < h; i += VM_LANES) {
+        vm_vector s = add_part(c, at, i, cpu_min(h - i, VM_LANES), narrow);
+        sum += s * s;
+    }
+    float rstd = 1.0f / sqrtf(vm_lanes(sum + sum2) / (float)h + c->eps);
+    c->rstd[t] = rstd;
+    const void *s = act_at(c->b ? c->s : c->a, at, narrow);
+    void *y = act_at(c->y, at, narrow);
+    for (i = 0; i + VM_LANES <= h; i += VM_LANES)
+        act_store(y, i, VM_LANES, vm_load(c->w + i) * (act_load(s, i, VM_LANES, narrow) * rstd), narrow);
+    if (i < h) act_store(y, i, h - i, act_load(c->w, i, h - i, 0) * (act_load(s, i, h - i, narrow) * rstd), narrow);
 }
 
 static void norm_rows(void *arg, int64_t piece, cpu_worker *w) {
     const norm_call *c = arg;
-    int64_t h = c->width, end = cpu_min(c->tokens, (piece + 1) * c->block);
-    for (int64_t t = piece * c->block; t < end; t++) {
-        int64_t at = cpu_row_at(t, h);
-        const float *s = add_row(c, at, w->scratch);                       /* [h] */
-        float *restrict y = cpu_store_begin(c->y, at, w->scratch + 2 * h); /* [h] */
-        const float *restrict weight = c->w;                               /* [h] */
-        float rstd = 1.0f / sqrtf(vm_dot(s, s, h) / (float)h + c->eps);
-        c->rstd[t] = rstd;
-        for (int64_t i = 0; i < h; i++) y[i] = weight[i] * (s[i] * rstd);
-        cpu_store_end(c->y, at, h, y);
-    }
+    (void)w;
+    int64_t end = cpu_min(c->tokens, (piece + 1) * c->block);
+    for (int64_t t = piece * c->block; t < end; t++)
+        if (c->y->dtype == MOE_F32)
+            norm_row(c, t, 0);
+        else
+            norm_row(c, t, 1);
 }
 
 static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
@@ -91,33 +102,51 @@ static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
     return MOE_OK;
 }
 
-/* One row: dx = dres + rstd (g - xhat mean(g xhat)) with g = dy w, xhat = s rstd; part += dy xhat. room [4,h]. */
-static void norm_row_backward(const norm_call *c, int64_t t, float *restrict part, float *room) {
-    int64_t h = c->width, at = cpu_row_at(t, h);
-    const float *dy = cpu_load(c->dy, at, h, room); /* [h] */
-    const float *s = cpu_load(c->s, at, h, room + h);
-    const float *restrict weight = c->w;
-    float *restrict g = room + 2 * h; /* [h] */
+/* Elements [i, i + n) of a row: part += dy xhat; returns g s. */
+ACT_INLINE vm_vector differentiate(const void *dy, const void *s, const float *w, float rstd, float *part, int64_t i,
+                                   int64_t n, int narrow) {
+    vm_vector d = act_load(dy, i, n, narrow), x = act_load(s, i, n, narrow);
+    act_store(part, i, n, act_load(part, i, n, 0) + d * (x * rstd), 0);
+    return d * act_load(w, i, n, 0) * x;
+}
+
+/* dx of elements [i, i + n): mean is that of g xhat. */
+ACT_INLINE void write_gradient(const norm_call *c, int64_t at, float rstd, float mean, int64_t i, int64_t n,
+                               int narrow) {
+    vm_vector d = act_load(act_at(c->dy, at, narrow), i, n, narrow),
+              x = act_load(act_at(c->s, at, narrow), i, n, narrow);
+    vm_vector g = rstd * (d * act_load(c->w, i, n, 0) - x * rstd * mean);
+    if (c->dres) g += act_load(act_at(c->dres, at, narrow), i, n, narrow);
+    act_store(act_at(c->dx, at, narrow), i, n, g, narrow);
+}
+
+/* One row: dx = dres + rstd (g - xhat mean(g xhat)) with g = dy w, xhat = s rstd; part += dy xhat. */
+ACT_INLINE void norm_row_backward(const norm_call *c, int64_t t, float *part, int narrow) {
+    int64_t h = c->width, at = cpu_row_at(t, h), i = 0;
+    const void *dy = act_at(c->dy, at, narrow), *s = act_at(c->s, at, narrow);
     float rstd = c->rstd[t];
-    for (int64_t i = 0; i < h; i++) {
-        g[i] = dy[i] * weight[i];
-        part[i] += dy[i] * (s[i] * rstd);
+    vm_vector sum = {0}, sum2 = {0};
+    for (; i + 2 * VM_LANES <= h; i += 2 * VM_LANES) {
+        sum += differentiate(dy, s, c->w, rstd, part, i, VM_LANES, narrow);
+        sum2 += differentiate(dy, s, c->w, rstd, part, i + VM_LANES, VM_LANES, narrow);
     }
-    float mean = vm_dot(g, s, h) * rstd / (float)h;
-    for (int64_t i = 0; i < h; i++) g[i] = rstd * (g[i] - s[i] * rstd * mean);
-    if (c->dres) {
-        const float *restrict dres = cpu_load(c->dres, at, h, room + 3 * h); /* [h] */
-        for (int64_t i = 0; i < h; i++) g[i] += dres[i];
-    }
-    cpu_store(c->dx, at, h, g);
+    for (; i < h; i += VM_LANES) sum += differentiate(dy, s, c->w, rstd, part, i, cpu_min(h - i, VM_LANES), narrow);
+    float mean = vm_lanes(sum + sum2) * rstd / (float)h;
+    for (i = 0; i + VM_LANES <= h; i += VM_LANES) write_gradient(c, at, rstd, mean, i, VM_LANES, narrow);
+    if (i < h) write_gradient(c, at, rstd, mean, i, h - i, narrow);
 }
 
 static void norm_rows_backward(void *arg, int64_t piece, cpu_worker *w) {
     const norm_call *c = arg;
+    (void)w;
     float *part = c->parts + cpu_row_at(piece, c->width); /* [h] */
     memset(part, 0, (size_t)c->width * sizeof(float));
     int64_t end = cpu_min(c->tokens, (piece + 1) * c->block);
-    for (int64_t t = piece * c->block; t < end; t++) norm_row_backward(c, t, part, w->scratch);
+    for (int64_t t = piece * c->block; t < end; t++)
+        if (c->dy->dtype == MOE_F32)
+            norm_row_backward(c, t, part, 0);
+        else
+            norm_row_backward(c, t, part, 1);
 }
 
 static void add_parts(void *arg, int64_t piece, cpu_worker *w) {

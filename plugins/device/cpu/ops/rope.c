@@ -1,9 +1,10 @@
 /* moe.rope/0: turns pairs of elements of every query and key head by pos * inv_freq[i]. Sines and cosines, times the
  * amplitude, are made once a token and used by all its heads; backward, the transpose, turns the other way. */
+#include "act.h"
 #include "heads.h"
-#include "vmath.h"
 
 static const char op[] = MOE_OP_ROPE;
+enum { AHEAD = 2 }; /* rows that are fetched before their turn */
 
 typedef struct rope_call {
     const moe_tensor *in, *out;                     /* [T,(nq+nkv)d+nkv*dv] act */
@@ -54,19 +55,30 @@ static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64
     return MOE_OK;
 }
 
-/* Turns the pairs (lo[i], hi[i]) of one head: lo [half], hi [half]. */
-static void turn_halves(float *restrict lo, float *restrict hi, const float *restrict sine,
-                        const float *restrict cosine, int64_t half) {
-    for (int64_t i = 0; i < half; i++) {
-        float x = lo[i], y = hi[i];
-        lo[i] = x * cosine[i] - y * sine[i];
-        hi[i] = y * cosine[i] + x * sine[i];
+/* Turns the pairs (lo[i], hi[i]) of n elements from i on. */
+ACT_INLINE void turn_part(void *lo, void *hi, const float *sine, const float *cosine, int64_t i, int64_t n,
+                          int narrow) {
+    vm_vector x = act_load(lo, i, n, narrow), y = act_load(hi, i, n, narrow);
+    vm_vector s = act_load(sine, i, n, 0), c = act_load(cosine, i, n, 0);
+    act_store(lo, i, n, x * c - y * s, narrow);
+    act_store(hi, i, n, y * c + x * s, narrow);
+}
+
+/* The heads of token t, halves against each other. */
+ACT_INLINE void turn_halves(const rope_call *c, int64_t t, const float *sine, const float *cosine, int narrow) {
+    const int64_t half = c->half, act = narrow ? 2 : 4, ahead = t + AHEAD < c->tokens ? AHEAD * c->width * act : 0;
+    char *lo = act_at(c->out, cpu_row_at(t, c->width) + c->first, narrow);
+    for (int64_t j = 0; j < c->heads; j++, lo += c->dim * act) {
+        char *hi = lo + half * act;
+        int64_t i = 0;
+        if (ahead) act_fetch(lo + ahead, 2 * half * act);
+        for (; i + VM_LANES <= half; i += VM_LANES) turn_part(lo, hi, sine, cosine, i, VM_LANES, narrow);
+        if (i < half) turn_part(lo, hi, sine, cosine, i, half - i, narrow);
     }
 }
 
 /* Turns the pairs (head[2i], head[2i + 1]): head [2 half]. */
-static void turn_neighbours(float *restrict head, const float *restrict sine, const float *restrict cosine,
-                            int64_t half) {
+static void turn_pairs(float *restrict head, const float *restrict sine, const float *restrict cosine, int64_t half) {
     for (int64_t i = 0; i < half; i++) {
         float x = head[2 * i], y = head[2 * i + 1];
         head[2 * i] = x * cosine[i] - y * sine[i];
@@ -74,16 +86,14 @@ static void turn_neighbours(float *restrict head, const float *restrict sine, co
     }
 }
 
-static void turn_heads(const rope_call *c, int64_t t, const float *sine, const float *cosine, float *room) {
-    for (int64_t j = 0; j < c->heads; j++) {
-        int64_t at = cpu_row_at(t, c->width) + j * c->dim + c->first;
+/* The heads of token t, neighbours against each other. */
+static void turn_neighbours(const rope_call *c, int64_t t, const float *sine, const float *cosine, float *room) {
+    int64_t at = cpu_row_at(t, c->width) + c->first, n = 2 * c->half;
+    for (int64_t j = 0; j < c->heads; j++, at += c->dim) {
         float *head = cpu_store_begin(c->out, at, room); /* [2 half] */
-        cpu_load(c->out, at, 2 * c->half, room);
-        if (c->interleaved)
-            turn_neighbours(head, sine, cosine, c->half);
-        else
-            turn_halves(head, head + c->half, sine, cosine, c->half);
-        cpu_store_end(c->out, at, 2 * c->half, head);
+        cpu_load(c->out, at, n, room);
+        turn_pairs(head, sine, cosine, c->half);
+        cpu_store_end(c->out, at, n, head);
     }
 }
 
@@ -100,7 +110,12 @@ static void turn_tokens(void *arg, int64_t piece, cpu_worker *w) {
             sine[i] *= c->sine_factor;
             cosine[i] *= c->cosine_factor;
         }
-        turn_heads(c, t, sine, cosine, w->scratch + 2 * c->half);
+        if (c->interleaved)
+            turn_neighbours(c, t, sine, cosine, w->scratch + 2 * c->half);
+        else if (c->out->dtype == MOE_F32)
+            turn_halves(c, t, sine, cosine, 0);
+        else
+            turn_halves(c, t, sine, cosine, 1);
     }
 }
 

@@ -1,7 +1,8 @@
 /* moe.sgd/0: the plain step, on flat FP32 master weights; what parity of gradients is tested with. */
-#include "args.h"
+#include "act.h"
 
 static const char op[] = MOE_OP_SGD;
+enum { RUN = 1024 }; /* elements that are updated, then copied while they are near */
 
 typedef struct sgd_call {
     const float *grad; /* [n] */
@@ -26,14 +27,20 @@ static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64
     return MOE_OK;
 }
 
-static void step_block(void *arg, int64_t piece, cpu_worker *worker) {
-    const sgd_call c = *(const sgd_call *)arg;
-    (void)worker;
-    int64_t from = piece * CPU_PIECE_ELEMENTS, n = cpu_min(c.n - from, CPU_PIECE_ELEMENTS);
+/* Elements [from, from + n). */
+static void step_run(const sgd_call *call, int64_t from, int64_t n) {
+    const sgd_call c = *call;
     const float *restrict grad = c.grad + from;
     float *restrict w = c.w + from;
     for (int64_t i = 0; i < n; i++) w[i] -= c.lr * (c.coef * grad[i] + c.decay * w[i]);
-    if (c.copy) cpu_to_bf16_n(c.copy + from, w, n);
+    if (c.copy) act_round_n(c.copy + from, w, n);
+}
+
+static void step_block(void *arg, int64_t piece, cpu_worker *worker) {
+    const sgd_call *c = arg;
+    (void)worker;
+    int64_t end = cpu_min(c->n, (piece + 1) * CPU_PIECE_ELEMENTS), run = c->copy ? RUN : CPU_PIECE_ELEMENTS;
+    for (int64_t i = piece * CPU_PIECE_ELEMENTS; i < end; i += run) step_run(c, i, cpu_min(run, end - i));
 }
 
 static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {

@@ -1,9 +1,8 @@
 /* moe.sumsq/0: sum of squares in FP64, by blocks of a fixed size that are added in order: the one gradient norm. */
 #include "args.h"
-#include "vmath.h"
 
 static const char op[] = MOE_OP_SUMSQ;
-enum { BLOCK = 65536 };
+enum { BLOCK = 65536, LANES = 16 };
 
 typedef struct sumsq_call {
     const float *g; /* [n] */
@@ -26,10 +25,10 @@ static void square_block(void *arg, int64_t piece, cpu_worker *w) {
     const sumsq_call *c = arg;
     (void)w;
     int64_t i = piece * BLOCK, end = cpu_min(c->n, i + BLOCK);
-    double lane[VM_LANES] = {0}, sum = 0.0;
-    for (; i + VM_LANES <= end; i += VM_LANES)
-        for (int l = 0; l < VM_LANES; l++) lane[l] += (double)c->g[i + l] * (double)c->g[i + l];
-    for (int l = 0; l < VM_LANES; l++) sum += lane[l];
+    double lane[LANES] = {0}, sum = 0.0;
+    for (; i + LANES <= end; i += LANES)
+        for (int l = 0; l < LANES; l++) lane[l] += (double)c->g[i + l] * (double)c->g[i + l];
+    for (int l = 0; l < LANES; l++) sum += lane[l];
     for (; i < end; i++) sum += (double)c->g[i] * (double)c->g[i];
     c->parts[piece] = sum;
 }

@@ -1,11 +1,10 @@
 /* moe.swiglu_prob/0: the gated activation of an expert with the token's probability in the same pass, plain or with
  * both halves clamped. Rows are worked on in runs of valid or padding rows; rows past the last offset are not touched.
  */
-#include "args.h"
-#include "vmath.h"
+#include "act.h"
 
 static const char op[] = MOE_OP_SWIGLU_PROB;
-enum { COLUMNS = 4096 }; /* of a row at a time: what scratch has to hold */
+enum { AHEAD = 2 }; /* rows that are fetched before their turn */
 
 typedef struct swiglu_call {
     const moe_tensor *z, *a, *dz; /* [N,2f] act, a or da [N,f] act, [N,2f] act */
@@ -70,49 +69,70 @@ static moe_status share_rows(void *dev, const moe_op_args *a, swiglu_call *c, cp
     return MOE_OK;
 }
 
-/* ---- forward ---- */
-static void activate(float *restrict a, const float *restrict gate, const float *restrict up, float p, int64_t n) {
-    for (int64_t i = 0; i < n; i++) a[i] = p * (gate[i] * vm_sigmoid(gate[i]) * up[i]);
-}
+/* Elements [i, i + n) of both halves as they take part, and what the formula needs of them. */
+typedef struct gate_part {
+    vm_vector up;                   /* up, or clamped up + 1 */
+    vm_vector swish;                /* gate sigmoid(alpha gate) */
+    vm_vector slope;                /* its derivative: s (1 + alpha gate (1 - s)), s = sigmoid(alpha gate) */
+    vm_mask gate_passes, up_passes; /* all ones where it was not clamped */
+} gate_part;
 
-/* A NaN stays one. */
-static float clamp_up(float u, float limit) {
-    u = u > limit ? limit : u;
-    return u < -limit ? -limit : u;
-}
-
-static void activate_clamped(float *restrict a, const float *restrict gate, const float *restrict up, float p,
-                             int64_t n, float alpha, float limit) {
-    for (int64_t i = 0; i < n; i++) {
-        float g = gate[i] > limit ? limit : gate[i];
-        a[i] = p * (g * vm_sigmoid(alpha * g) * (clamp_up(up[i], limit) + 1.0f));
+ACT_INLINE gate_part load_gate(const swiglu_call *c, const void *gate, const void *up, int64_t i, int64_t n,
+                               int clamped, int narrow) {
+    vm_vector g = act_load(gate, i, n, narrow), u = act_load(up, i, n, narrow), x = g;
+    gate_part p = {.up = u};
+    if (clamped) {
+        p.gate_passes = ~(vm_mask)(g > c->limit);
+        p.up_passes = ~((vm_mask)(u > c->limit) | (vm_mask)(u < -c->limit));
+        g = vm_at_most(g, c->limit);
+        p.up = vm_at_least(vm_at_most(u, c->limit), -c->limit) + 1.0f;
+        x = c->alpha * g;
     }
+    vm_vector s = vm_sigmoids(x);
+    p.swish = g * s;
+    p.slope = s * (1.0f + x * (1.0f - s));
+    return p;
 }
 
-static void activate_row(const swiglu_call *c, int64_t row, float *room) {
-    float p = c->p ? c->p[row] : 1.0f;
-    for (int64_t from = 0; from < c->width; from += COLUMNS) {
-        int64_t n = cpu_min(c->width - from, COLUMNS), at = cpu_row_at(row, c->width) + from;
-        int64_t gate_at = cpu_row_at(row, 2 * c->width) + from;
-        const float *restrict gate = cpu_load(c->z, gate_at, n, room);                    /* [n] */
-        const float *restrict up = cpu_load(c->z, gate_at + c->width, n, room + COLUMNS); /* [n] */
-        float *restrict a = cpu_store_begin(c->a, at, room + 2 * COLUMNS);                /* [n] */
-        if (c->limit > 0.0f)
-            activate_clamped(a, gate, up, p, n, c->alpha, c->limit);
-        else
-            activate(a, gate, up, p, n);
-        cpu_store_end(c->a, at, n, a);
+/* Asks for element i of the row AHEAD of this one, where the tensor has that row (rows of `elements` elements): the
+ * activation takes so long that the hardware does not look that far. */
+ACT_INLINE void fetch_ahead(const moe_tensor *t, int64_t row, int64_t rows, int64_t elements, int64_t i, int narrow) {
+    if (row + AHEAD < rows) __builtin_prefetch(act_at(t, cpu_row_at(row + AHEAD, elements) + i, narrow), 0, 2);
+}
+
+/* ---- forward ---- */
+ACT_INLINE void activate_row(const swiglu_call *c, int64_t row, int clamped, int narrow) {
+    const int64_t f = c->width, act = narrow ? 2 : 4;
+    const char *gate = act_at(c->z, cpu_row_at(row, 2 * f), narrow), *up = gate + f * act; /* [f] */
+    char *a = act_at(c->a, cpu_row_at(row, f), narrow);                                    /* [f] */
+    const float p = c->p ? c->p[row] : 1.0f;
+    int64_t i = 0;
+    for (; i + VM_LANES <= f; i += VM_LANES) {
+        fetch_ahead(c->z, row, c->n_rows, 2 * f, i, narrow);
+        fetch_ahead(c->z, row, c->n_rows, 2 * f, i + f, narrow);
+        gate_part g = load_gate(c, gate, up, i, VM_LANES, clamped, narrow);
+        act_store(a, i, VM_LANES, p * (g.swish * g.up), narrow);
+    }
+    if (i < f) {
+        gate_part g = load_gate(c, gate, up, i, f - i, clamped, narrow);
+        act_store(a, i, f - i, p * (g.swish * g.up), narrow);
     }
 }
 
 static void activate_rows(void *arg, int64_t piece, cpu_worker *w) {
     const swiglu_call *c = arg;
+    (void)w;
     int64_t row = piece * c->block, end = cpu_min(c->n_rows, row + c->block);
     while (row < end) {
         int valid;
         int64_t stop = cpu_rows_run(c->rows, row, end, &valid);
         if (!valid) cpu_zero(c->a, cpu_row_at(row, c->width), (stop - row) * c->width);
-        for (; valid && row < stop; row++) activate_row(c, row, w->scratch);
+        for (; valid && row < stop; row++) {
+            if (c->z->dtype == MOE_F32)
+                c->limit > 0.0f ? activate_row(c, row, 1, 0) : activate_row(c, row, 0, 0);
+            else
+                c->limit > 0.0f ? activate_row(c, row, 1, 1) : activate_row(c, row, 0, 1);
+        }
         row = stop;
     }
 }
@@ -123,63 +143,55 @@ static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
     return share_rows(dev, a, &c, activate_rows, err);
 }
 
-/* ---- backward: outputs may be the inputs, element for element; dot [n] = da act ---- */
-/* s = sigmoid(gate), silu = gate s, silu' = s (1 + gate (1 - s)) */
-static void differentiate(const float *da, const float *gate, const float *up, float p, int64_t n, float *dot,
-                          float *dgate, float *dup) {
-    CPU_IN_PLACE
-    for (int64_t i = 0; i < n; i++) {
-        float g = gate[i], u = up[i], d = da[i], s = vm_sigmoid(g), silu = g * s;
-        dot[i] = d * silu * u;
-        dgate[i] = p * d * u * (s * (1.0f + g * (1.0f - s)));
-        dup[i] = p * d * silu;
+/* ---- backward: dz may lie over z ---- */
+/* Elements [i, i + n) of a row; returns da act. Nothing goes through what was cut. */
+ACT_INLINE vm_vector differentiate(const swiglu_call *c, const char *z, const char *da, char *dz, float p, int64_t i,
+                                   int64_t n, int clamped, int narrow) {
+    const int64_t half = c->width * (narrow ? 2 : 4);
+    gate_part g = load_gate(c, z, z + half, i, n, clamped, narrow);
+    vm_vector d = act_load(da, i, n, narrow), dgate = p * d * g.up * g.slope, dup = p * d * g.swish;
+    if (clamped) {
+        dgate = (vm_vector)((vm_mask)dgate & g.gate_passes);
+        dup = (vm_vector)((vm_mask)dup & g.up_passes);
     }
+    act_store(dz, i, n, dgate, narrow);
+    act_store(dz + half, i, n, dup, narrow);
+    return d * g.swish * g.up;
 }
 
-/* s = sigmoid(alpha g), swish = g s, swish' = s (1 + alpha g (1 - s)); nothing through what was cut */
-static void differentiate_clamped(const float *da, const float *gate, const float *up, float p, int64_t n, float alpha,
-                                  float limit, float *dot, float *dgate, float *dup) {
-    CPU_IN_PLACE
-    for (int64_t i = 0; i < n; i++) {
-        float x = gate[i], y = up[i], d = da[i], g = x > limit ? limit : x, u = clamp_up(y, limit);
-        float s = vm_sigmoid(alpha * g), swish = g * s;
-        int cut = (y > limit) | (y < -limit);
-        dot[i] = d * swish * (u + 1.0f);
-        dgate[i] = x > limit ? 0.0f : p * d * (u + 1.0f) * (s * (1.0f + alpha * g * (1.0f - s)));
-        dup[i] = cut ? 0.0f : p * d * swish;
+ACT_INLINE void activate_row_backward(const swiglu_call *c, int64_t row, int clamped, int narrow) {
+    const int64_t f = c->width;
+    const char *z = act_at(c->z, cpu_row_at(row, 2 * f), narrow); /* [2f] */
+    const char *da = act_at(c->a, cpu_row_at(row, f), narrow);    /* [f] */
+    char *dz = act_at(c->dz, cpu_row_at(row, 2 * f), narrow);     /* [2f] */
+    const float p = c->p ? c->p[row] : 1.0f;
+    vm_vector dot = {0};
+    int64_t i = 0;
+    for (; i + VM_LANES <= f; i += VM_LANES) {
+        fetch_ahead(c->z, row, c->n_rows, 2 * f, i, narrow);
+        fetch_ahead(c->z, row, c->n_rows, 2 * f, i + f, narrow);
+        fetch_ahead(c->a, row, c->n_rows, f, i, narrow);
+        dot += differentiate(c, z, da, dz, p, i, VM_LANES, clamped, narrow);
     }
-}
-
-static void activate_row_backward(const swiglu_call *c, int64_t row, float *room) {
-    float p = c->p ? c->p[row] : 1.0f, dp = 0.0f;
-    float *dot = room + 3 * COLUMNS; /* [n] */
-    for (int64_t from = 0; from < c->width; from += COLUMNS) {
-        int64_t n = cpu_min(c->width - from, COLUMNS), gate_at = cpu_row_at(row, 2 * c->width) + from;
-        const float *gate = cpu_load(c->z, gate_at, n, room);                    /* [n] */
-        const float *up = cpu_load(c->z, gate_at + c->width, n, room + COLUMNS); /* [n] */
-        const float *da = cpu_load(c->a, cpu_row_at(row, c->width) + from, n, room + 2 * COLUMNS);
-        float *dgate = cpu_store_begin(c->dz, gate_at, room + 4 * COLUMNS);          /* [n] */
-        float *dup = cpu_store_begin(c->dz, gate_at + c->width, room + 5 * COLUMNS); /* [n] */
-        if (c->limit > 0.0f)
-            differentiate_clamped(da, gate, up, p, n, c->alpha, c->limit, dot, dgate, dup);
-        else
-            differentiate(da, gate, up, p, n, dot, dgate, dup);
-        dp += vm_sum(dot, n);
-        cpu_store_end(c->dz, gate_at, n, dgate);
-        cpu_store_end(c->dz, gate_at + c->width, n, dup);
-    }
-    if (c->dp) c->dp[row] = dp;
+    if (i < f) dot += differentiate(c, z, da, dz, p, i, f - i, clamped, narrow);
+    if (c->dp) c->dp[row] = vm_lanes(dot);
 }
 
 static void activate_rows_backward(void *arg, int64_t piece, cpu_worker *w) {
     const swiglu_call *c = arg;
+    (void)w;
     int64_t row = piece * c->block, end = cpu_min(c->n_rows, row + c->block);
     while (row < end) {
         int valid;
         int64_t stop = cpu_rows_run(c->rows, row, end, &valid);
         if (!valid) cpu_zero(c->dz, cpu_row_at(row, 2 * c->width), (stop - row) * 2 * c->width);
         if (!valid && c->dp) memset(c->dp + row, 0, (size_t)(stop - row) * sizeof(float));
-        for (; valid && row < stop; row++) activate_row_backward(c, row, w->scratch);
+        for (; valid && row < stop; row++) {
+            if (c->z->dtype == MOE_F32)
+                c->limit > 0.0f ? activate_row_backward(c, row, 1, 0) : activate_row_backward(c, row, 0, 0);
+            else
+                c->limit > 0.0f ? activate_row_backward(c, row, 1, 1) : activate_row_backward(c, row, 0, 1);
+        }
         row = stop;
     }
 }

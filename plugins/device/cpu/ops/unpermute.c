@@ -1,9 +1,9 @@
 /* moe.unpermute/0: sums the rows of a token's slots, in slot order and in FP32, and brings a scalar of each row back to
  * its slot. */
-#include "args.h"
+#include "act.h"
 
 static const char op[] = MOE_OP_UNPERMUTE;
-enum { COLUMNS = 4096 };
+enum { AHEAD = 1 }; /* tokens whose rows are fetched before their turn */
 
 typedef struct unpermute_call {
     const moe_tensor *y, *x; /* [N,h] act, [T,h] act */
@@ -35,26 +35,37 @@ static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64
     return MOE_OK;
 }
 
-/* x[t] in columns [from, from + n) */
-static void sum_slots(const unpermute_call *c, int64_t t, int64_t from, int64_t n, float *room) {
-    int64_t at = cpu_row_at(t, c->width) + from;
-    float *restrict x = cpu_store_begin(c->x, at, room); /* [n] */
-    memset(x, 0, (size_t)n * sizeof(float));
-    for (int64_t j = 0; j < c->k; j++) {
-        int64_t row = c->slot_row[t * c->k + j];
-        if (row < 0) continue;
-        const float *restrict y = cpu_load(c->y, cpu_row_at(row, c->width) + from, n, room + COLUMNS); /* [n] */
-        for (int64_t i = 0; i < n; i++) x[i] += y[i];
+/* Elements [i, i + n) of x[t]: one sum in slot order, from zero. */
+ACT_INLINE void sum_part(const unpermute_call *c, int64_t t, const int64_t *row, int64_t i, int64_t n, int narrow) {
+    vm_vector sum = {0};
+    for (int64_t j = 0; j < c->k; j++)
+        if (row[j] >= 0) sum += act_load(act_at(c->y, cpu_row_at(row[j], c->width), narrow), i, n, narrow);
+    act_store(act_at(c->x, cpu_row_at(t, c->width), narrow), i, n, sum, narrow);
+}
+
+/* All of x[t], and asks for the rows of token t + AHEAD meanwhile. */
+ACT_INLINE void sum_slots(const unpermute_call *c, int64_t t, int narrow) {
+    const int64_t *row = c->slot_row + t * c->k; /* [k] */
+    const int64_t ahead = t + AHEAD < c->tokens ? AHEAD * c->k : 0, h = c->width, line = ACT_LINE / (narrow ? 2 : 4);
+    for (int64_t from = 0; from < h; from += line) {
+        int64_t i = from, end = cpu_min(h, from + line);
+        for (int64_t j = 0; ahead && j < c->k; j++)
+            if (row[ahead + j] >= 0)
+                __builtin_prefetch(act_at(c->y, cpu_row_at(row[ahead + j], h) + from, narrow), 0, 2);
+        for (; i + VM_LANES <= end; i += VM_LANES) sum_part(c, t, row, i, VM_LANES, narrow);
+        if (i < end) sum_part(c, t, row, i, end - i, narrow);
     }
-    cpu_store_end(c->x, at, n, x);
 }
 
 static void sum_tokens(void *arg, int64_t piece, cpu_worker *w) {
     const unpermute_call *c = arg;
     int64_t end = cpu_min(c->tokens, (piece + 1) * c->block);
+    (void)w;
     for (int64_t t = piece * c->block; t < end; t++) {
-        for (int64_t from = 0; from < c->width; from += COLUMNS)
-            sum_slots(c, t, from, cpu_min(c->width - from, COLUMNS), w->scratch);
+        if (c->x->dtype == MOE_F32)
+            sum_slots(c, t, 0);
+        else
+            sum_slots(c, t, 1);
         for (int64_t j = t * c->k; c->slot_scalar && j < (t + 1) * c->k; j++)
             c->slot_scalar[j] = c->slot_row[j] < 0 ? 0.0f : c->row_scalar[c->slot_row[j]];
     }

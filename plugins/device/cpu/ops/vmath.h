@@ -1,5 +1,5 @@
 /* Functions of single floats that a compiler turns into vector code inside a plain loop (no branch, no table, no
- * libm), and reductions over fixed lanes, so that their order does not depend on the compiler's choice of width.
+ * libm), vectors of the instruction set's width, and reductions over them in an order that no compiler may change.
  * Each polynomial interpolates at the Chebyshev nodes of its interval and is rounded to FP32; error bounds are measured
  * by tests/plugins/device/ops/test_vmath.c. */
 #ifndef CPU_OPS_VMATH_H
@@ -7,6 +7,9 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
 
 /* In front of a loop whose outputs may be the very same memory as its inputs, element for element. */
 #if defined(__clang__)
@@ -26,24 +29,27 @@ static inline uint32_t vm_bits(float f) {
     return u;
 }
 
-/* e^x with relative error below 2e-7 for -87.3 <= x <= 88; exactly 0 below (and at -inf), infinity above 88.37; a NaN
- * stays one. x = n ln 2 + r with |r| <= ln 2 / 2; e^r = 1 + r + r^2 q(r), q of degree 4 (within 1.1e-8). */
-static inline float vm_exp(float x) {
-    const float least = -87.3365f, most = 88.7f;
-    const float shift = 12582912.0f; /* 1.5 * 2^23: adding it leaves the nearest integer in the low mantissa bits */
-    float c = x < least ? least : x;
-    c = c > most ? most : c;
-    float shifted = c * 0x1.715476p+0f + shift;
+/* e^x with relative error below 2e-7 for -87.3 <= x <= 88; exactly 0 below (and at -inf), infinity above 88.4; a NaN
+ * stays one. x = n ln 2 + r with |r| <= ln 2 / 2; e^r = 1 + r (1 + r q(r)), q of degree 4 (within 1.1e-8).
+ * vm_exp_negative is the same for x <= 0 (or a NaN), as a softmax has it, and cheaper. */
+static inline float vm_exp_negative(float x) {
+    const float least = -87.3365f;
+    const float shift = 12583039.0f; /* 1.5 * 2^23 + 127: adding it leaves the nearest integer plus 127, the exponent of
+                                        2^n, in the low mantissa bits */
+    float shifted = x * 0x1.715476p+0f + shift;
     float n = shifted - shift;
-    float r = (c - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f; /* ln 2 in two parts, the first exact times any n */
+    float r = (x - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f; /* ln 2 in two parts, the first exact times any n */
     float q = 0x1.6d1106p-10f;
     q = q * r + 0x1.120b6cp-7f;
     q = q * r + 0x1.55551ap-5f;
     q = q * r + 0x1.5554dcp-3f;
     q = q * r + 0.5f;
-    float p = q * (r * r) + r + 1.0f;
-    float scale = vm_from_bits((vm_bits(shifted) + 127u) << 23); /* 2^n */
+    float p = (q * r + 1.0f) * r + 1.0f;
+    float scale = vm_from_bits(vm_bits(shifted) << 23); /* 2^n */
     return x < least ? 0.0f : p * scale;
+}
+static inline float vm_exp(float x) {
+    return x > 88.7f ? INFINITY : vm_exp_negative(x);
 }
 
 /* 1 / (1 + e^-x) */
@@ -70,58 +76,167 @@ static inline void vm_sincos(float x, float *sine, float *cosine) {
     *cosine = vm_from_bits(c2 ^ (((quarter + 1u) & 2u) << 30));
 }
 
-/* ---- reductions: 16 lanes, then the lanes in order, then the rest in order ---- */
+/* ---- vectors of the instruction set's own width, at any float address ---- */
+#if defined(__AVX512F__)
 #define VM_LANES 16
-typedef float vm_f16 __attribute__((vector_size(64), aligned(4), may_alias)); /* any float address */
-typedef double vm_d8 __attribute__((vector_size(64), aligned(8), may_alias));
+#elif defined(__AVX2__)
+#define VM_LANES 8
+#else
+#define VM_LANES 4
+#endif
+typedef float vm_vector __attribute__((vector_size(4 * VM_LANES), aligned(4), may_alias));
+typedef int32_t vm_mask __attribute__((vector_size(4 * VM_LANES), aligned(4), may_alias));
 
-static inline float vm_lanes(const float lane[VM_LANES]) {
-    float s = 0.0f;
-    for (int l = 0; l < VM_LANES; l++) s += lane[l];
-    return s;
+static inline vm_vector vm_load(const float *a) {
+    return *(const vm_vector *)a;
 }
+static inline void vm_store(float *a, vm_vector v) {
+    *(vm_vector *)a = v;
+}
+
+/* Sum of the lanes, by halves. */
+static inline float vm_lanes(vm_vector v) {
+#if VM_LANES == 16
+    typedef float vm_f8 __attribute__((vector_size(32)));
+    vm_f8 a = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
+              __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+#elif VM_LANES == 8
+    vm_vector a = v;
+#endif
+    typedef float vm_f4 __attribute__((vector_size(16)));
+#if VM_LANES == 4
+    vm_f4 b = v;
+#else
+    vm_f4 b = __builtin_shufflevector(a, a, 0, 1, 2, 3) + __builtin_shufflevector(a, a, 4, 5, 6, 7);
+#endif
+    return (b[0] + b[2]) + (b[1] + b[3]);
+}
+
+/* a > m ? a : m in each lane: a NaN in `a` is passed over. */
+static inline vm_vector vm_larger(vm_vector a, vm_vector m) {
+#if defined(__AVX512F__)
+    return (vm_vector)_mm512_max_ps((__m512)a, (__m512)m);
+#else
+    vm_mask take = (vm_mask)(a > m);
+    return (vm_vector)(((vm_mask)a & take) | ((vm_mask)m & ~take));
+#endif
+}
+
+/* v, or `most` in the lanes above it; a NaN stays one. */
+static inline vm_vector vm_at_most(vm_vector v, float most) {
+    const vm_vector zero = {0}, m = zero + most;
+#if defined(__AVX512F__)
+    return (vm_vector)_mm512_min_ps((__m512)m, (__m512)v);
+#else
+    vm_mask take = (vm_mask)(v > m);
+    return (vm_vector)(((vm_mask)m & take) | ((vm_mask)v & ~take));
+#endif
+}
+/* v, or `least` in the lanes below it; a NaN stays one. */
+static inline vm_vector vm_at_least(vm_vector v, float least) {
+    return -vm_at_most(-v, -least);
+}
+
+/* e^x as p * scale for -87.3 <= x <= 88.7 in each lane; see vm_exp_negative. */
+static inline void vm_exp_parts(vm_vector x, vm_vector *p, vm_vector *scale) {
+    const float shift = 12583039.0f;
+    vm_vector shifted = x * 0x1.715476p+0f + shift, n = shifted - shift;
+    vm_vector r = (x - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f;
+    vm_vector q = r * 0x1.6d1106p-10f + 0x1.120b6cp-7f;
+    q = q * r + 0x1.55551ap-5f;
+    q = q * r + 0x1.5554dcp-3f;
+    q = q * r + 0.5f;
+    *p = (q * r + 1.0f) * r + 1.0f;
+    *scale = (vm_vector)((vm_mask)shifted << 23);
+}
+
+/* vm_exp_negative of each lane. */
+static inline vm_vector vm_exps_negative(vm_vector x) {
+    vm_vector p, scale;
+    vm_exp_parts(x, &p, &scale);
+#if defined(__AVX512F__)
+    __mmask16 keep = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-87.3365f), _CMP_NLT_UQ);
+    return (vm_vector)_mm512_maskz_mul_ps(keep, (__m512)p, (__m512)scale);
+#else
+    return (vm_vector)((vm_mask)(p * scale) & ~(vm_mask)(x < -87.3365f));
+#endif
+}
+
+/* vm_sigmoid of each lane. Both ends are cut where the result has long been 0 or 1, so that no lane needs a choice. */
+static inline vm_vector vm_sigmoids(vm_vector x) {
+    vm_vector p, scale;
+    vm_exp_parts(vm_at_most(-vm_at_most(x, 87.0f), 88.7f), &p, &scale);
+    return 1.0f / (p * scale + 1.0f);
+}
+
+/* ---- reductions: four vectors side by side, their sum, its lanes, then the rest in order ---- */
+#define VM_STEP (4 * VM_LANES) /* so many chains that an addition does not wait for the one before */
 
 /* sum of a[i] */
 static inline float vm_sum(const float *a, int64_t n) {
-    float lane[VM_LANES];
-    vm_f16 acc = {0};
+    vm_vector s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
     int64_t i = 0;
-    for (; i + VM_LANES <= n; i += VM_LANES) acc += *(const vm_f16 *)(a + i);
-    memcpy(lane, &acc, sizeof lane);
-    float s = vm_lanes(lane);
+    for (; i + VM_STEP <= n; i += VM_STEP) {
+        s0 += vm_load(a + i);
+        s1 += vm_load(a + i + VM_LANES);
+        s2 += vm_load(a + i + 2 * VM_LANES);
+        s3 += vm_load(a + i + 3 * VM_LANES);
+    }
+    for (; i + VM_LANES <= n; i += VM_LANES) s0 += vm_load(a + i);
+    float s = vm_lanes((s0 + s1) + (s2 + s3));
     for (; i < n; i++) s += a[i];
     return s;
 }
 
 /* sum of a[i] * b[i] */
 static inline float vm_dot(const float *a, const float *b, int64_t n) {
-    float lane[VM_LANES];
-    vm_f16 acc = {0};
+    vm_vector s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
     int64_t i = 0;
-    for (; i + VM_LANES <= n; i += VM_LANES) acc += *(const vm_f16 *)(a + i) * *(const vm_f16 *)(b + i);
-    memcpy(lane, &acc, sizeof lane);
-    float s = vm_lanes(lane);
+    for (; i + VM_STEP <= n; i += VM_STEP) {
+        s0 += vm_load(a + i) * vm_load(b + i);
+        s1 += vm_load(a + i + VM_LANES) * vm_load(b + i + VM_LANES);
+        s2 += vm_load(a + i + 2 * VM_LANES) * vm_load(b + i + 2 * VM_LANES);
+        s3 += vm_load(a + i + 3 * VM_LANES) * vm_load(b + i + 3 * VM_LANES);
+    }
+    for (; i + VM_LANES <= n; i += VM_LANES) s0 += vm_load(a + i) * vm_load(b + i);
+    float s = vm_lanes((s0 + s1) + (s2 + s3));
     for (; i < n; i++) s += a[i] * b[i];
     return s;
 }
 
 /* largest a[i], at least `from`; NaNs are passed over */
 static inline float vm_max(const float *a, int64_t n, float from) {
-    float lane[VM_LANES];
-    for (int l = 0; l < VM_LANES; l++) lane[l] = from;
+    const vm_vector zero = {0};
+    vm_vector m0 = zero + from, m1 = m0, m2 = m0, m3 = m0;
     int64_t i = 0;
-    for (; i + VM_LANES <= n; i += VM_LANES)
-        for (int l = 0; l < VM_LANES; l++) lane[l] = a[i + l] > lane[l] ? a[i + l] : lane[l];
+    for (; i + VM_STEP <= n; i += VM_STEP) {
+        m0 = vm_larger(vm_load(a + i), m0);
+        m1 = vm_larger(vm_load(a + i + VM_LANES), m1);
+        m2 = vm_larger(vm_load(a + i + 2 * VM_LANES), m2);
+        m3 = vm_larger(vm_load(a + i + 3 * VM_LANES), m3);
+    }
+    for (; i + VM_LANES <= n; i += VM_LANES) m0 = vm_larger(vm_load(a + i), m0);
+    m0 = vm_larger(vm_larger(m0, m1), vm_larger(m2, m3));
     float m = from;
-    for (int l = 0; l < VM_LANES; l++) m = lane[l] > m ? lane[l] : m;
+    for (int l = 0; l < VM_LANES; l++) m = m0[l] > m ? m0[l] : m;
     for (; i < n; i++) m = a[i] > m ? a[i] : m;
     return m;
 }
 
-/* a[i] = e^(a[i] - shift); returns their sum. to may be a. */
+/* to[i] = e^(a[i] - shift), shift at least the largest a[i]; returns their sum. to may be a. */
 static inline float vm_exp_sum(float *to, const float *a, int64_t n, float shift) {
-    CPU_IN_PLACE
-    for (int64_t i = 0; i < n; i++) to[i] = vm_exp(a[i] - shift);
-    return vm_sum(to, n);
+    vm_vector s0 = {0}, s1 = {0};
+    int64_t i = 0;
+    for (; i + 2 * VM_LANES <= n; i += 2 * VM_LANES) {
+        vm_vector e0 = vm_exps_negative(vm_load(a + i) - shift);
+        vm_vector e1 = vm_exps_negative(vm_load(a + i + VM_LANES) - shift);
+        vm_store(to + i, e0);
+        vm_store(to + i + VM_LANES, e1);
+        s0 += e0;
+        s1 += e1;
+    }
+    float s = vm_lanes(s0 + s1);
+    for (; i < n; i++) s += to[i] = vm_exp_negative(a[i] - shift);
+    return s;
 }
 #endif

@@ -6,9 +6,10 @@ typedef struct shape {
     int32_t act, apart; /* apart: the output is another buffer */
 } shape;
 static const shape shapes[] = {
-    {0, 8, 0, 2, 4, MOE_F32, 0},      {1, 1, 0, 1, 1, MOE_F32, 1},         {1, 12, 3, 2, 4, MOE_BF16, 0},
-    {7, 40, 5, 3, 9, MOE_F32, 0},     {33, 96, 64, 2, 16, MOE_BF16, 1},    {70, 50, 0, 1, 50, MOE_F32, 1},
-    {2500, 12, 4, 2, 4, MOE_BF16, 0}, {3, 3000, 100, 1, 2500, MOE_F32, 0},
+    {0, 8, 0, 2, 4, MOE_F32, 0},       {1, 1, 0, 1, 1, MOE_F32, 1},         {1, 12, 3, 2, 4, MOE_BF16, 0},
+    {7, 40, 5, 3, 9, MOE_F32, 0},      {33, 96, 64, 2, 16, MOE_BF16, 1},    {70, 50, 0, 1, 50, MOE_F32, 1},
+    {2500, 12, 4, 2, 4, MOE_BF16, 0},  {3, 3000, 100, 1, 2500, MOE_F32, 0}, {3, 300, 2, 70, 4, MOE_F32, 0},
+    {5, 1300, 4, 67, 19, MOE_BF16, 0}, {4, 300, 0, 4, 64, MOE_BF16, 0},     {4, 300, 8, 4, 64, MOE_F32, 0},
 };
 
 /* sum(y dy), y made from x and w; y is kept. */

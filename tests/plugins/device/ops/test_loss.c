@@ -156,5 +156,48 @@ START_TEST(extreme_logits_behave) {
 }
 END_TEST
 
+/* Loss and gradient into another buffer, of rows of V logits; the largest logit comes late in each. */
+static void check_rows(ot *t, int32_t dtype, int64_t width) {
+    ot_call call;
+    moe_tensor logits = ot_random(t, ot_tensor(t, dtype, 3, width), -4, 4), d = ot_tensor(t, dtype, 3, width);
+    moe_tensor targets = ot_fill(ot_tensor(t, MOE_I32, 3), (double)(width - 1)), loss = ot_tensor(t, MOE_F64, 1);
+    ot_set(&targets, 1, 0);
+    for (int64_t i = 0; i < 3; i++) ot_set(&logits, i * width + width - 2, 9);
+    moe_tensor kept = ot_clone(t, &logits);
+    double *want = ot_doubles(&logits), all = 0.0;
+    for (int64_t r = 0; r < 3; r++) {
+        double *row = want + r * width, sum = 0.0, own = row[(int64_t)ot_get(&targets, r)];
+        for (int64_t i = 0; i < width; i++) sum += row[i] = exp(row[i]);
+        for (int64_t i = 0; i < width; i++) row[i] /= sum;
+        row[(int64_t)ot_get(&targets, r)] -= 1.0;
+        all += log(sum) - own;
+    }
+    ot_fill(loss, 0);
+    ot_forward(t, &call, MOE_OP_CROSS_ENTROPY, OT_LIST(logits, targets), OT_LIST(loss, d), NULL, NULL);
+    ot_near("loss", &loss, &all, 1e-6);
+    ot_near("dlogits", &d, want, 1e-6);
+    ot_want(memcmp(kept.data, logits.data, (size_t)(3 * width) * ot_dtype_bytes(dtype)) == 0);
+    free(want);
+    ot_clear(t);
+}
+
+/* Chunks that end anywhere, and BF16 rows that do not fit in a worker's scratch. */
+START_TEST(logits_stay_and_rows_may_be_wide) {
+    static const char *const isas[] = {"base", "v3", "v4"};
+    for (size_t i = 0; i < 3; i++) {
+        ot t;
+        if (ot_open(&t, isas[i], "2") != MOE_OK) continue;
+        for (int64_t width = 2; width < 1100; width += 121) check_rows(&t, width % 2 ? MOE_F32 : MOE_BF16, width);
+        check_rows(&t, MOE_F32, 4099);
+        ot_close(&t);
+    }
+    ot t;
+    ot_start(&t);
+    check_rows(&t, MOE_BF16, 524288 + 700);
+    ot_close(&t);
+}
+END_TEST
+
 OT_MAIN("loss", loss_and_gradient_hold, random_shapes_hold, C094_microbatches_share_one_divisor,
-        C098_targets_outside_the_vocabulary_are_refused, C093_no_valid_token_gives_zero, extreme_logits_behave)
+        C098_targets_outside_the_vocabulary_are_refused, C093_no_valid_token_gives_zero, extreme_logits_behave,
+        logits_stay_and_rows_may_be_wide)

@@ -165,6 +165,39 @@ START_TEST(C038_far_rows_are_moved) {
 }
 END_TEST
 
+/* More rows than any cache is taken to hold, in another order, from an odd address and with a rest in every row. */
+START_TEST(large_tensors_are_moved) {
+    enum { ROWS = 300, WIDTH = 14003 };
+    static const int64_t at[] = {0, ROWS}, n[] = {ROWS - 1};
+    static const moe_permute_attr attr = {sizeof attr, 1};
+    ot t;
+    ot_call call;
+    ot_start(&t);
+    moe_tensor x = ot_tensor(&t, MOE_F32, ROWS, WIDTH), y = ot_tensor(&t, MOE_F32, ROWS, WIDTH);
+    moe_tensor row_slot = ot_tensor(&t, MOE_I64, ROWS), slot_row = ot_tensor(&t, MOE_I64, ROWS, 1);
+    float *from = x.data, *to = y.data;
+    for (int64_t i = 0; i < ROWS * WIDTH; i++) from[i] = (float)(ot_bits(&t) >> 40);
+    for (int64_t r = 0; r < ROWS; r++) ot_set(&row_slot, r, r == ROWS - 1 ? -1.0 : (double)(r * 7 % ROWS));
+    for (int64_t i = 0; i < ROWS; i++) ot_set(&slot_row, i, -1);
+    for (int64_t r = 0; r < ROWS - 1; r++) ot_set(&slot_row, r * 7 % ROWS, (double)r);
+    moe_rows rows = {sizeof rows, 1, ROWS, at, n, -1};
+    ot_forward(&t, &call, MOE_OP_PERMUTE, OT_LIST(x, row_slot), OT_LIST(y), &attr, &rows);
+    for (int64_t r = 0; r < ROWS - 1; r++)
+        ot_want(memcmp(to + r * WIDTH, from + r * 7 % ROWS * WIDTH, WIDTH * sizeof(float)) == 0);
+    for (int64_t i = 0; i < WIDTH; i++) ot_want(to[(ROWS - 1) * WIDTH + i] == 0.0f);
+    moe_tensor back = ot_tensor(&t, MOE_F32, ROWS, WIDTH);
+    ot_forward(&t, &call, MOE_OP_UNPERMUTE, OT_LIST(y, slot_row), OT_LIST(back), &attr, &rows);
+    for (int64_t i = 0; i < ROWS; i++) {
+        const float *got = (const float *)back.data + i * WIDTH;
+        if (ot_get(&slot_row, i) < 0)
+            ot_want(got[0] == 0.0f && got[WIDTH - 1] == 0.0f);
+        else
+            ot_want(memcmp(got, from + i * WIDTH, WIDTH * sizeof(float)) == 0);
+    }
+    ot_close(&t);
+}
+END_TEST
+
 /* Ids of -1 throughout: no rows, zero output. */
 START_TEST(C039_all_ids_minus_one_give_zeros) {
     ot t;
@@ -256,5 +289,5 @@ START_TEST(C098_ids_and_rows_outside_are_refused) {
 END_TEST
 
 OT_MAIN("rows", sort_and_moves_are_exact, random_shapes_hold, C040_more_routes_than_rows_is_an_error,
-        C038_offsets_are_64_bits_wide, C038_far_rows_are_moved, C039_all_ids_minus_one_give_zeros,
-        C047_slots_are_summed_in_order, C098_ids_and_rows_outside_are_refused)
+        C038_offsets_are_64_bits_wide, C038_far_rows_are_moved, large_tensors_are_moved,
+        C039_all_ids_minus_one_give_zeros, C047_slots_are_summed_in_order, C098_ids_and_rows_outside_are_refused)

@@ -71,5 +71,42 @@ START_TEST(reductions_take_every_length) {
 }
 END_TEST
 
+/* The vector forms agree with the single ones, at their limits, too. */
+START_TEST(vectors_agree) {
+    static const float special[] = {0.0f, -0.0f, INFINITY, -INFINITY, 87.2f, -87.2f, 200.0f, -200.0f, 3e38f, -3e38f};
+    for (int i = 0; i < 400010; i++) {
+        float x[VM_LANES], got[VM_LANES];
+        for (int l = 0; l < VM_LANES; l++)
+            x[l] = i < 10 ? special[(i + l) % 10] : (float)(-90.0 + 180.0 * (i + l) / 4e5);
+        vm_store(got, vm_sigmoids(vm_load(x)));
+        for (int l = 0; l < VM_LANES; l++) {
+            double want = 1.0 / (1.0 + exp(-(double)x[l]));
+            ot_want_msg(fabs((double)got[l] - want) <= 3e-7 * want + 2e-38, "sigmoid %g is %g", (double)x[l],
+                        (double)got[l]);
+            if (x[l] > 0.0f) x[l] = -x[l];
+        }
+        vm_store(got, vm_exps_negative(vm_load(x)));
+        for (int l = 0; l < VM_LANES; l++)
+            ot_want_msg(got[l] == vm_exp(x[l]), "exp %a is %a, want %a", (double)x[l], (double)got[l],
+                        (double)vm_exp(x[l]));
+    }
+}
+END_TEST
+
+START_TEST(vectors_pass_nans_on) {
+    float a[VM_LANES], got[VM_LANES];
+    for (int l = 0; l < VM_LANES; l++) a[l] = l % 2 ? NAN : (float)(l - 2);
+    vm_store(got, vm_at_most(vm_load(a), 1.0f));
+    for (int l = 0; l < VM_LANES; l++) ot_want(l % 2 ? isnan(got[l]) : got[l] == fminf(a[l], 1.0f));
+    vm_store(got, vm_at_least(vm_load(a), -1.0f));
+    for (int l = 0; l < VM_LANES; l++) ot_want(l % 2 ? isnan(got[l]) : got[l] == fmaxf(a[l], -1.0f));
+    vm_store(got, vm_sigmoids(vm_load(a)));
+    for (int l = 1; l < VM_LANES; l += 2) ot_want(isnan(got[l]));
+    vm_store(got, vm_exps_negative(vm_load(a)));
+    for (int l = 1; l < VM_LANES; l += 2) ot_want(isnan(got[l]));
+    ot_want(vm_max(a, VM_LANES, -5.0f) == (float)(VM_LANES - 4)); /* the last lane that is a number */
+}
+END_TEST
+
 OT_MAIN("vmath", exp_is_within_2e_7, exp_has_its_limits, sigmoid_is_accurate_and_total, sincos_is_within_1_5e_7,
-        reductions_take_every_length)
+        reductions_take_every_length, vectors_agree, vectors_pass_nans_on)
