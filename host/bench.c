@@ -1,31 +1,39 @@
-/* Two trainers of the recipe: one whose step ends with the gradients, one with the optimiser. Times are medians. */
+/* One run: two trainers of the recipe, one whose step ends with the gradients, one with the optimiser. */
 #include "bench.h"
 
 #include <data/data.h>
 #include <inttypes.h>
 #include <io/fs.h>
+#include <moe/ops.h>
 #include <moe/options.h>
 #include <moe/random.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <train/measure.h>
 #include <unistd.h>
 
-#include "bench_parts.h"
 #include "ranks.h"
+#include "stop.h"
 
-enum { PEAK_SIDE = 2048, WARM_UP = 2 };
+enum {
+    WARM_UP = 1,      /* steps before those that count */
+    PEAK_SIDE = 2048, /* of the product that is the peak */
+    PEAK_TRIES = 2,   /* of it after each timed step */
+    TRIES = 3,        /* of the others */
+    COPY_BYTES = 1 << 27
+};
 
+/* Times of one pass. */
 typedef struct bench {
     session *s;
-    const bench_options *o;
-    FILE *to;
-    int update;                           /* this pass runs the optimiser too */
-    double peak;                          /* GFLOP/s of one rank's device; 0 = it has no products */
-    double *seconds;                      /* [steps] of rank 0 */
-    double *parts[BENCH_PARTS];           /* [steps] seconds that nodes of the part took on rank 0 */
-    int64_t tokens;                       /* of a step, all ranks */
-    double step[2], part[2][BENCH_PARTS]; /* medians, seconds; [1]: with the optimiser */
+    int64_t steps;
+    int update; /* this pass runs the optimiser too */
+    bench_sample *out;
+    double *seconds;            /* [steps] */
+    double *parts[BENCH_PARTS]; /* [steps] seconds that nodes of the part took */
+    double *experts[BENCH_ROLES], *plain[BENCH_ROLES];
 } bench;
 
 static double now(void) {
@@ -39,7 +47,7 @@ static int by_value(const void *a, const void *b) {
     return (*x > *y) - (*x < *y);
 }
 
-static double median(double *v, int64_t n) {
+double bench_median(double *v, int64_t n) {
     qsort(v, (size_t)n, sizeof *v, by_value);
     return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }
@@ -75,19 +83,120 @@ static moe_status make_data(session *s, moe_err *err) {
     return status;
 }
 
-/* ---- a pass ---- */
-static void take_times(bench *b, const trainer *t, int64_t i) {
-    trainer_span span;
-    for (int part = 0; part < BENCH_PARTS; part++) b->parts[part][i] = 0;
-    for (uint32_t k = 0; trainer_span_at(t, k, &span); k++)
-        b->parts[bench_part_of(&span)][i] += 1e-9 * (double)(span.end - span.begin);
+static moe_status plan_rank(void *arg, uint32_t rank, const moe_bootstrap *bootstrap, moe_err *err) {
+    const session *s = arg;
+    trainer_cfg cfg = s->trainer;
+    parts_cfg with = s->parts;
+    trainer *t = NULL;
+    with.rank = rank;
+    with.bootstrap = bootstrap;
+    cfg.plan_only = 1;
+    moe_status status = trainer_create(&t, &cfg, &with, err);
+    trainer_destroy(t);
+    return status;
 }
 
-/* The best product of the whole run counts: on a shared machine a moment says little. */
-static moe_status try_peak(bench *b, trainer *t, moe_err *err) {
-    double now_best = 0;
-    moe_status status = trainer_peak(t, PEAK_SIDE, &now_best, err);
-    if (now_best > b->peak) b->peak = now_best;
+moe_status bench_prepare(session *s, moe_err *err) {
+    s->trainer.programs = TRAINER_TRAIN;
+    s->trainer.lr.lr = 0; /* the weights stay as they are: every step is the same work */
+    moe_status status = ranks_run(s->ranks, plan_rank, s, err);
+    return status ? status : make_data(s, err);
+}
+
+/* ---- the machine ---- */
+static void keep_best(double *best, double value) {
+    if (value > *best) *best = value;
+}
+
+static moe_status take_peaks(bench *b, measure *m, moe_err *err) {
+    const measure_product cube = {MOE_FPROP, MOE_F32, PEAK_SIDE, PEAK_SIDE, PEAK_SIDE, 1, 0};
+    double value = 0, seconds = 0;
+    moe_status status = measure_fma(m, TRIES, &value, err);
+    if (status) return status;
+    keep_best(&b->out->fma, value);
+    for (int streaming = 0; streaming < 2; streaming++) {
+        status = measure_copy(m, COPY_BYTES, streaming, TRIES, &value, err);
+        if (status) return status;
+        keep_best(&b->out->copy[streaming], value);
+    }
+    status = measure_products(m, &cube, PEAK_TRIES, &seconds, err);
+    if (!status && seconds > 0) keep_best(&b->out->peak, 2e-9 * PEAK_SIDE * PEAK_SIDE * PEAK_SIDE / seconds);
+    return status;
+}
+
+/* Plain products like the experts' (bench.h), after step i. */
+static moe_status take_plain(bench *b, measure *m, int64_t i, moe_err *err) {
+    const model_cfg *c = &b->s->trainer.model;
+    int64_t choices = c->micro * c->seq * c->top_k, used = choices < c->experts ? choices : c->experts;
+    moe_status status = MOE_OK;
+    if (!c->experts || c->dense_layers >= c->layers) return MOE_OK;
+    measure_product w1 = {.dtype = measure_dtype(m),
+                          .rows = (choices + used - 1) / used,
+                          .n = 2 * c->expert_ffn,
+                          .k = c->hidden,
+                          .matrices = used,
+                          .cold = 1};
+    measure_product w2 = w1;
+    w2.n = c->hidden;
+    w2.k = c->expert_ffn;
+    b->out->plain_flop = 6.0 * (double)w1.rows * (double)used * (double)c->hidden * (double)c->expert_ffn;
+    for (int role = 0; role < BENCH_ROLES && !status; role++) {
+        double first = 0, second = 0;
+        w1.role = w2.role = role;
+        status = measure_products(m, &w1, 1, &first, err);
+        if (!status) status = measure_products(m, &w2, 1, &second, err);
+        b->plain[role][i] = first + second;
+    }
+    return status;
+}
+
+/* ---- a pass ---- */
+static void take_times(bench *b, const trainer *t, int64_t i) {
+    bench_sample *out = b->out;
+    trainer_span span;
+    uint64_t nodes[BENCH_PARTS] = {0}, bytes[BENCH_PARTS] = {0};
+    for (int part = 0; part < BENCH_PARTS; part++) b->parts[part][i] = 0;
+    for (int role = 0; role < BENCH_ROLES; role++) b->experts[role][i] = 0;
+    for (uint32_t k = 0; trainer_span_at(t, k, &span); k++) {
+        double seconds = 1e-9 * (double)(span.end - span.begin);
+        int part = bench_part_of(&span), role = bench_expert_role_of(&span);
+        b->parts[part][i] += seconds;
+        if (role >= 0) b->experts[role][i] += seconds;
+        nodes[part]++;
+        bytes[part] += span.bytes;
+    }
+    for (int part = 0; part < BENCH_PARTS; part++) {
+        if (b->update && part != BENCH_UPDATE) continue;
+        out->nodes[part] = nodes[part];
+        out->bytes[part] = bytes[part];
+    }
+}
+
+static moe_status timed_steps(bench *b, trainer *t, uint32_t rank, moe_err *err) {
+    measure *m = NULL;
+    step_result r;
+    moe_status status = measure_open(&m, t, err);
+    for (int64_t i = 0; i < WARM_UP + b->steps && !status; i++) {
+        double begin = now();
+        status = trainer_step(t, 1 + i, stop_requested() != 0, &r, err);
+        double took = now() - begin;
+        if (!status && r.stop) {
+            if (!rank) b->out->stopped = 1;
+            break;
+        }
+        if (rank || i < WARM_UP || status) continue;
+        b->seconds[i - WARM_UP] = took;
+        b->out->tokens = r.tokens;
+        take_times(b, t, i - WARM_UP);
+        status = take_peaks(b, m, err);
+        if (!status && !b->update) status = take_plain(b, m, i - WARM_UP, err);
+    }
+    if (!status && !rank) {
+        b->out->threads = measure_threads(m);
+        b->out->memory = trainer_memory_of(t);
+        snprintf(b->out->device, sizeof b->out->device, "%s", trainer_device_name(t));
+    }
+    measure_close(m);
     return status;
 }
 
@@ -96,93 +205,43 @@ static moe_status run_rank(void *arg, uint32_t rank, const moe_bootstrap *bootst
     trainer_cfg cfg = b->s->trainer;
     parts_cfg with = b->s->parts;
     trainer *t = NULL;
-    step_result r;
     with.rank = rank;
     with.bootstrap = bootstrap;
     cfg.no_update = !b->update;
-    cfg.lr.lr = 0; /* the weights stay as they are: every step is the same work */
     moe_status status = trainer_create(&t, &cfg, &with, err);
     if (!status) status = trainer_watch(t, 1, err);
-    for (int64_t i = 0; i < WARM_UP + b->o->steps && !status; i++) {
-        double begin = now();
-        status = trainer_step(t, 1 + i, 0, &r, err);
-        if (rank || i < WARM_UP || status) continue;
-        b->seconds[i - WARM_UP] = now() - begin;
-        b->tokens = r.tokens;
-        take_times(b, t, i - WARM_UP);
-        status = try_peak(b, t, err);
-    }
+    if (!status) status = timed_steps(b, t, rank, err);
     if (status && t) trainer_abort(t, err->msg);
     trainer_destroy(t);
     return status;
 }
 
-/* ---- the table ---- */
-static void row(const bench *b, const char *name, double value, const char *unit, double peak) {
-    if (b->o->json) {
-        fprintf(b->to, "{\"name\":\"%s\",\"value\":%.6g,\"unit\":\"%s\"", name, value, unit);
-        if (peak > 0) fprintf(b->to, ",\"peak\":%.6g,\"fraction\":%.4f", peak, value / peak);
-        fprintf(b->to, "}\n");
-    } else if (peak > 0) {
-        fprintf(b->to, "%-24s %10.1f %-9s %5.1f%% of %.1f\n", name, value, unit, 100 * value / peak, peak);
-    } else {
-        fprintf(b->to, "%-24s %10.1f %s\n", name, value, unit);
-    }
-}
-
-static void show_parts(const bench *b) {
-    const model_flops f = model_flops_per_token(&b->s->trainer.model);
-    const double flops[BENCH_PARTS] = {[BENCH_PROJECTIONS] = f.projections,
-                                       [BENCH_ATTENTION] = f.attention,
-                                       [BENCH_EXPERTS] = f.experts,
-                                       [BENCH_DENSE] = f.dense,
-                                       [BENCH_HEAD] = f.head};
-    double tokens = (double)b->tokens / b->s->ranks; /* of rank 0 */
-    for (int part = 0; part < BENCH_PARTS; part++) {
-        char name[64];
-        double seconds = b->part[0][part];
-        if (seconds <= 0) continue;
-        snprintf(name, sizeof name, "%s.time", bench_part_names[part]);
-        row(b, name, 1e3 * seconds, "ms", 1e3 * b->step[0]);
-        if (flops[part] > 0) row(b, bench_part_names[part], 1e-9 * flops[part] * tokens / seconds, "GFLOP/s", b->peak);
-    }
-}
-
-static void show(const bench *b) {
-    double flops = 1e-9 * model_flops_total(&b->s->trainer.model) * (double)b->tokens;
-    double peak = b->peak * b->s->ranks;
-    row(b, "peak", b->peak, "GFLOP/s", 0);
-    row(b, "step", flops / b->step[0], "GFLOP/s", peak);
-    row(b, "step.time", 1e3 * b->step[0], "ms", 0);
-    row(b, "tokens", (double)b->tokens / b->step[0], "tokens/s", 0);
-    show_parts(b);
-    row(b, "step_with_optimizer", flops / b->step[1], "GFLOP/s", peak);
-    row(b, "step_with_optimizer.time", 1e3 * b->step[1], "ms", 0);
-    row(b, "update.time", 1e3 * b->part[1][BENCH_UPDATE], "ms", 1e3 * b->step[1]);
-}
-
 static moe_status pass(bench *b, int update, moe_err *err) {
+    bench_sample *out = b->out;
     b->update = update;
     moe_status status = ranks_run(b->s->ranks, run_rank, b, err);
-    if (status) return status;
-    b->step[update] = median(b->seconds, b->o->steps);
-    for (int i = 0; i < BENCH_PARTS; i++) b->part[update][i] = median(b->parts[i], b->o->steps);
+    if (status || out->stopped) return status;
+    out->step[update] = bench_median(b->seconds, b->steps);
+    for (int i = 0; i < BENCH_PARTS; i++) out->part[update][i] = bench_median(b->parts[i], b->steps);
+    for (int i = 0; i < BENCH_ROLES && !update; i++) {
+        out->experts[i] = bench_median(b->experts[i], b->steps);
+        out->plain[i] = bench_median(b->plain[i], b->steps);
+    }
     return MOE_OK;
 }
 
-moe_status bench_run(session *s, const bench_options *o, FILE *to, moe_err *err) {
-    bench b = {.s = s, .o = o, .to = to};
-    size_t n = (size_t)o->steps;
-    double *memory = calloc(n * (BENCH_PARTS + 1), sizeof *memory);
-    moe_status status = memory ? MOE_OK : moe_fail(err, MOE_E_NOMEM, "out of memory for %zu steps", n);
-    if (!status) status = make_data(s, err);
-    if (!status) {
-        b.seconds = memory;
-        for (int i = 0; i < BENCH_PARTS; i++) b.parts[i] = memory + n * (size_t)(i + 1);
-        status = pass(&b, 0, err);
-    }
-    if (!status) status = pass(&b, 1, err);
-    if (!status) show(&b);
+moe_status bench_run(session *s, int64_t steps, bench_sample *out, moe_err *err) {
+    bench b = {.s = s, .steps = steps, .out = out};
+    size_t n = (size_t)steps;
+    double *memory = calloc(n * (1 + BENCH_PARTS + 2 * BENCH_ROLES), sizeof *memory), *at = memory;
+    if (!memory) return moe_fail(err, MOE_E_NOMEM, "out of memory for %zu steps", n);
+    *out = (bench_sample){0};
+    b.seconds = at;
+    for (int i = 0; i < BENCH_PARTS; i++) b.parts[i] = at += n;
+    for (int i = 0; i < BENCH_ROLES; i++) b.experts[i] = at += n;
+    for (int i = 0; i < BENCH_ROLES; i++) b.plain[i] = at += n;
+    moe_status status = pass(&b, 0, err);
+    if (!status && !out->stopped) status = pass(&b, 1, err);
     free(memory);
     return status;
 }

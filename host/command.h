@@ -39,10 +39,10 @@ typedef struct command {
     const char *more; /* lines after the options in the help; NULL = none */
 } command;
 
-enum { COMMAND_VALUES = 256 };
+enum { COMMAND_VALUES = 256, COMMAND_POSITIONALS = 64 };
 typedef struct command_args {
     const command *command;
-    char *positional[8];
+    char *positional[COMMAND_POSITIONALS];
     int n_positional;
     struct {
         const command_option *option;

@@ -28,11 +28,29 @@ static const command_option eval_options[] = {
     {"with-aux", NULL, NULL, false, NULL, "gradients of the loss with the routers' losses"},
     {"ckpt", "DIR", "string", false, NULL, "checkpoint; default: [model] weights, or else the initial values"},
 };
-static const command_option bench_rows[] = {
+static const command_option bench_options[] = {
     SET,
-    {"steps", "N", "int 1..100000", false, NULL, "timed steps of each kind; medians are shown; default 5"},
-    {"json", NULL, NULL, false, NULL, "one object a line: name, value, unit, peak of the same run, fraction"},
+    {"threads", "LIST", "string", false, "device.threads",
+     "compute threads: each recipe runs with 1 and with 2 for 1,2"},
+    {"runs", "N", "int 1..100", false, NULL, "times that all recipes run in turn; medians are shown; default 3"},
+    {"steps", "N", "int 1..100000", false, NULL, "timed steps of each kind in a run; default 3"},
+    {"json", NULL, NULL, false, NULL, "one object a line: name, value, unit, peak, fraction, recipe, threads"},
 };
+static const char bench_more[] =
+    "Rates are of model FLOPs, beside `peak`, the best 2048^3 product of the same run, which stands beside `fma`, "
+    "multiply-\nadds in registers. Rates in GB/s are of the bytes that must move at least, beside `copy`, a copy in "
+    "memory.\n\n"
+    "copy.streaming  the same copy past the caches: what memory gives at most; nothing is a fraction of it\n"
+    "PART.time       a part of the step: projections, attention, routing (projection, choice, moving rows), experts\n"
+    "                (their products), activation (between these), dense, head, cross_entropy, norms, rope, "
+    "embedding,\n"
+    "                update, other\n"
+    "experts         rate of the experts' products and activation\n"
+    "experts.fprop   rate of their products in a role, beside the same products done one by one as dense ones of the\n"
+    "                same number of rows; so are dgrad and wgrad\n"
+    "moe.overhead    routing and activation: their part of the time of these and the experts' products, in %\n"
+    "memory          of a rank: weights as they are read; params with masters, gradients, moments; arena of the step\n"
+    "vs first        experts' rate beside that of the first recipe with the same threads, in the same run\n";
 static const command_option generate_options[] = {
     SET,
     OUT,
@@ -110,8 +128,14 @@ static const command commands[] = {
      OPTIONS(check_options), false},
     {"eval", "RECIPE", "loss, logits, routing and gradients of given tokens, into a file", 1, 1, cmd_eval,
      OPTIONS(eval_options), false},
-    {"bench", "RECIPE", "speed of the step and its parts, beside the machine's measured peak", 1, 1, cmd_bench,
-     OPTIONS(bench_rows), false},
+    {.name = "bench",
+     .args = "RECIPE...",
+     .summary = "speed of the step and its parts, beside the machine's measured peaks",
+     .least = 1,
+     .most = COMMAND_POSITIONALS,
+     .run = cmd_bench,
+     OPTIONS(bench_options),
+     .more = bench_more},
     {"generate", "RECIPE", "continue a text with a trained model", 1, 1, cmd_generate, OPTIONS(generate_options),
      false},
     {"import", "HF_DIR", "make a recipe from a Hugging Face model's config.json", 1, 1, cmd_import,

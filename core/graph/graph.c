@@ -124,6 +124,10 @@ void graph_writes(graph *g, uint32_t node, buf_id buf) {
     add_use(g, node, buf, 1);
 }
 
+void graph_moves(graph *g, uint32_t node, uint64_t bytes) {
+    if (node < g->n_nodes) g->nodes[node].bytes += bytes;
+}
+
 void graph_bind(graph *g, void *base) {
     for (uint32_t i = 0; i < g->n_buffers; i++)
         if (!g->buffers[i].fixed) g->buffers[i].ptr = (char *)base + g->buffers[i].off;

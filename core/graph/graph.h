@@ -31,6 +31,9 @@ typedef struct graph_node {
     void *ctx;
     void **stream; /* where the executor writes the lane's stream before step 1; NULL = not needed */
     int async;     /* 1: fn only enqueues and is called by the issuing thread */
+    /* Bytes that it moves at least: of what it reads and of what it writes, once each; scratch does not count. For
+     * measuring, see emit_bind. */
+    uint64_t bytes;
 } graph_node;
 
 typedef struct graph_use {
@@ -79,8 +82,9 @@ void graph_patch_add(graph *g, void **where, buf_id buf, uint64_t offset);
 
 /* Appends a node; info.name is copied. Returns its number. */
 uint32_t graph_node_add(graph *g, const moe_sched_node *info, graph_fn fn, void *ctx, void **stream, int async);
-void graph_reads(graph *g, uint32_t node, buf_id buf);  /* BUF_NONE is nothing */
-void graph_writes(graph *g, uint32_t node, buf_id buf); /* also for += and in place */
+void graph_reads(graph *g, uint32_t node, buf_id buf);     /* BUF_NONE is nothing */
+void graph_writes(graph *g, uint32_t node, buf_id buf);    /* also for += and in place */
+void graph_moves(graph *g, uint32_t node, uint64_t bytes); /* adds to the node's bytes */
 
 /* Derives the edges, checks that every planned buffer is written before it is read, and makes the view. */
 moe_status graph_finish(graph *g, moe_err *err);

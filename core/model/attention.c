@@ -30,12 +30,15 @@ static op_call head_norm(emit *e, const char *name, int64_t weight, int64_t firs
     int64_t width = c->qk_norm == QK_NORM_FULL ? heads * c->head_dim : c->head_dim;
     if (!attr) return (op_call){0};
     *attr = (moe_head_norm_attr){sizeof *attr, c->norm_eps, first, heads * c->head_dim / width, width};
-    tref in[] = {qkv, tref_weight(e, weight)}, out[] = {qkv};
+    tref some = tref_touched(qkv, qkv.t.shape[0] * heads * c->head_dim);
+    tref in[] = {some, tref_weight(e, weight)}, out[] = {some};
     return emit_op(e, name, MODEL_HEAD_NORM, attr, in, N_OF(in), out, N_OF(out), NULL);
 }
 
-static void head_norm_backward(emit *e, const char *name, int64_t weight, const op_call *call, tref dqkv) {
-    tref in[] = {dqkv, tref_weight(e, weight)}, out[] = {dqkv, tref_grad(e, weight)};
+static void head_norm_backward(emit *e, const char *name, int64_t weight, int64_t heads, const op_call *call,
+                               tref dqkv) {
+    tref some = tref_touched(dqkv, dqkv.t.shape[0] * heads * e->m->cfg.head_dim);
+    tref in[] = {some, tref_weight(e, weight)}, out[] = {some, tref_grad(e, weight)};
     emit_op_bwd(e, name, call, in, N_OF(in), out, N_OF(out), NULL);
 }
 
@@ -59,8 +62,8 @@ static void project_backward(emit *e, const model_layer *w, tref x, const attent
         return;
     }
     if (w->q_norm >= 0) {
-        head_norm_backward(e, "k_norm", w->k_norm, &a->k_norm, dqkv);
-        head_norm_backward(e, "q_norm", w->q_norm, &a->q_norm, dqkv);
+        head_norm_backward(e, "k_norm", w->k_norm, e->m->cfg.kv_heads, &a->k_norm, dqkv);
+        head_norm_backward(e, "q_norm", w->q_norm, e->m->cfg.heads, &a->q_norm, dqkv);
     }
     if (w->qkv_bias >= 0) emit_bias_bwd(e, "qkv.bias", w->qkv_bias, &a->qkv_bias, dqkv, tref_none(), tref_none(), NULL);
     emit_linear(e, "qkv.dgrad", MOE_DGRAD, 0, dqkv, tref_weight(e, w->qkv), dx, NULL);
@@ -68,6 +71,12 @@ static void project_backward(emit *e, const model_layer *w, tref x, const attent
 }
 
 /* ---- the block ---- */
+/* Packed rows as the rotary embedding sees them: the elements that turn. */
+static tref turning(const emit *e, tref qkv) {
+    const model_cfg *c = &e->m->cfg;
+    return tref_touched(qkv, qkv.t.shape[0] * (int64_t)(c->heads + c->kv_heads) * c->rope.dim);
+}
+
 tref attention_forward(emit *e, const model_layer *w, tref x, attention_acts *a) {
     const model *m = e->m;
     int64_t T = x.t.shape[0], inner = (int64_t)m->cfg.heads * m->cfg.v_dim;
@@ -76,7 +85,7 @@ tref attention_forward(emit *e, const model_layer *w, tref x, attention_acts *a)
                           .o = tref_new(e, "attention", m->act, T, inner, 0)};
     tref u = tref_new(e, "attention_out", m->act, T, m->cfg.hidden, 0);
     project_forward(e, w, x, a);
-    tref turn[] = {a->qkv, e->positions, e->inv_freq}, turned[] = {a->qkv};
+    tref turn[] = {turning(e, a->qkv), e->positions, e->inv_freq}, turned[] = {turning(e, a->qkv)};
     a->rope = emit_op(e, "rope", MODEL_ROPE, attr, turn, N_OF(turn), turned, N_OF(turned), NULL);
     tref in[] = {a->qkv, w->sinks >= 0 ? tref_weight(e, w->sinks) : tref_none(), e->docs}, out[] = {a->o};
     a->attention = emit_op(e, "attention", MODEL_ATTENTION, attr, in, N_OF(in), out, N_OF(out), NULL);
@@ -98,7 +107,7 @@ tref attention_backward(emit *e, const model_layer *w, tref x, const attention_a
     tref in[] = {d_o, a->qkv, a->o, sinks ? tref_weight(e, w->sinks) : tref_none(), e->docs};
     tref out[] = {dqkv, sinks ? tref_grad(e, w->sinks) : tref_none()};
     emit_op_bwd(e, "attention", &a->attention, in, N_OF(in), out, N_OF(out), NULL);
-    tref turn[] = {dqkv, e->positions, e->inv_freq}, turned[] = {dqkv};
+    tref turn[] = {turning(e, dqkv), e->positions, e->inv_freq}, turned[] = {turning(e, dqkv)};
     emit_op_bwd(e, "rope", &a->rope, turn, N_OF(turn), turned, N_OF(turned), NULL);
     project_backward(e, w, x, a, dqkv, dx);
     return dx;

@@ -73,7 +73,17 @@ tref tref_weight(const emit *e, int64_t id) {
 }
 
 tref tref_grad(const emit *e, int64_t id) {
-    return of_param(e, id, e->grad[id], MOE_F32);
+    return tref_updated(of_param(e, id, e->grad[id], MOE_F32));
+}
+
+tref tref_touched(tref t, int64_t elements) {
+    t.touched = (uint64_t)elements * dtype_bytes(t.t.dtype);
+    return t;
+}
+
+tref tref_updated(tref t) {
+    t.updated = 1;
+    return t;
 }
 
 /* ---- set-up ---- */
@@ -159,8 +169,15 @@ static void mark_deferrable(emit *e) {
     if (!e->g->status) e->g->nodes[e->g->n_nodes - 1].info.deferrable = 1;
 }
 
+static uint64_t moved_bytes(const tref *t, int write) {
+    if (t->buf == BUF_NONE || !t->t.ndim) return 0;
+    uint64_t once = t->touched ? t->touched : tensor_bytes(&t->t);
+    return write && t->updated ? 2 * once : once;
+}
+
 void emit_bind(emit *e, uint32_t node, void **where, tref t, int write) {
     graph_patch_add(e->g, where, t.buf, t.offset);
+    graph_moves(e->g, node, moved_bytes(&t, write));
     if (write)
         graph_writes(e->g, node, t.buf);
     else
@@ -203,6 +220,7 @@ static void add_op(emit *e, const char *name, op_node *n, const op_call *call, c
     bind_rows(e, node, rows);
     emit_bind(e, node, &n->args.workspace, (tref){.buf = ws}, 1);
     emit_bind(e, node, &n->args.saved, (tref){.buf = call->saved}, e->phase != MOE_SCHED_BACKWARD);
+    if (call->saved != BUF_NONE && !e->g->status) graph_moves(e->g, node, e->g->buffers[call->saved].bytes);
 }
 
 static op_node *make_op(emit *e, const void *attr, const tref *in, uint32_t n_in, const tref *out, uint32_t n_out,
@@ -278,6 +296,7 @@ void emit_linear(emit *e, const char *name, int32_t role, int accumulate, tref a
     if (role == MOE_WGRAD) mark_deferrable(e);
     emit_bind(e, node, &n->a.data, a, 0);
     emit_bind(e, node, &n->b.data, b, 0);
+    out.updated = accumulate;
     emit_bind(e, node, &n->out.data, out, 1);
     bind_rows(e, node, rows);
     if (workspace) {
@@ -349,6 +368,7 @@ void emit_zero(emit *e, const char *name, buf_id buf, uint64_t bytes) {
     if (!n) return;
     uint32_t node = emit_node(e, name, MOE_LANE_COMPUTE, run_zero, n, &n->stream, 1);
     emit_bind(e, node, &n->dst, (tref){.buf = buf}, 1);
+    graph_moves(e->g, node, bytes);
 }
 
 void emit_tap(emit *e, const char *name, void *host, tref t) {

@@ -10,6 +10,9 @@ typedef struct tref {
     buf_id buf;
     uint64_t offset;
     moe_tensor t;
+    /* For the count of bytes (emit_bind): */
+    uint64_t touched; /* bytes of it that the call reads or writes; 0 = all of t */
+    int updated;      /* 1: as an output it is read too (+=, a moment), unless the same call binds it as an input */
 } tref;
 
 /* Rows in expert order of one (layer, microbatch). */
@@ -72,7 +75,9 @@ tref tref_new(emit *e, const char *name, int32_t dtype, int64_t d0, int64_t d1, 
 tref tref_of(buf_id buf, int32_t dtype, int64_t d0, int64_t d1, int64_t d2);
 tref tref_rows(tref t, int64_t first, int64_t n); /* rows [first, first + n) of the leading dimension */
 tref tref_weight(const emit *e, int64_t id);      /* as products read it */
-tref tref_grad(const emit *e, int64_t id);        /* FP32 */
+tref tref_grad(const emit *e, int64_t id);        /* FP32, updated: operations add to it */
+tref tref_touched(tref t, int64_t elements);      /* of which the call reads or writes so many elements */
+tref tref_updated(tref t);                        /* as an output that is read too */
 
 /* Number in the global batch of the first token of the current microbatch: the ranks' microbatches lie side by side. */
 int64_t emit_first_token(const emit *e);
@@ -81,7 +86,8 @@ int64_t emit_first_token(const emit *e);
 moe_sched_node emit_info(const emit *e, const char *name, int32_t lane);
 /* Appends a node named after layer, microbatch and phase: "L2.mb0.NAME.fwd". Arguments as graph_node_add. */
 uint32_t emit_node(emit *e, const char *name, int32_t lane, graph_fn fn, void *ctx, void **stream, int async);
-/* An address that is patched and counted as read or written by the node. */
+/* An address that is patched and counted as read or written by the node. Its bytes are added to the node's: those of
+ * the shape (or `touched` of them), twice for an output that is updated; workspace, which has no shape, adds none. */
 void emit_bind(emit *e, uint32_t node, void **where, tref t, int write);
 
 /* Forward of an operation; allocates saved and workspace. out are written (+=, in place included). */

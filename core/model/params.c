@@ -69,6 +69,11 @@ uint64_t params_bytes(const params *p, int arenas) {
     return flat_bytes(p) * (uint64_t)arenas + copy_bytes(p);
 }
 
+uint64_t params_weight_bytes(const params *p) {
+    uint64_t copies = copy_bytes(p), linear = (uint64_t)p->begin[PARAM_LINEAR + 1] * sizeof(float);
+    return copies ? flat_bytes(p) - linear + copies : flat_bytes(p);
+}
+
 moe_status params_alloc(params *p, int arenas, const moe_device_v0 *device, void *self, moe_err *err) {
     void **flat[] = {(void **)&p->master, (void **)&p->grad, (void **)&p->m, (void **)&p->v};
     moe_status status = MOE_OK;

@@ -45,6 +45,8 @@ int64_t params_find(const params *p, const char *name);
 enum { PARAMS_NONE = 0 /* no memory: a plan only */, PARAMS_WEIGHTS = 1, PARAMS_GRADS = 2, PARAMS_MOMENTS = 4 };
 /* Device memory of these arenas, bytes, and the making of it. */
 uint64_t params_bytes(const params *p, int arenas);
+/* Of these, the weights as they are read: BF16 where the weight dtype is, without their FP32 masters. */
+uint64_t params_weight_bytes(const params *p);
 moe_status params_alloc(params *p, int arenas, const moe_device_v0 *device, void *self, moe_err *err);
 void params_free(params *p, const moe_device_v0 *device, void *self);
 

@@ -196,7 +196,8 @@ trainer_memory trainer_memory_of(const trainer *t) {
     trainer_memory m = {.params = params_bytes(&t->model->params, arenas_of(&t->cfg)),
                         .arena = t->arena_bytes,
                         .device_own = t->parts->device_info.own_memory,
-                        .staging = t->staging_bytes};
+                        .staging = t->staging_bytes,
+                        .weights = params_weight_bytes(&t->model->params)};
     m.total = m.params + m.arena + m.device_own + m.staging;
     return m;
 }
@@ -230,7 +231,8 @@ int trainer_span_at(const trainer *t, uint32_t i, trainer_span *out) {
                           .layer = n->layer,
                           .microbatch = n->microbatch,
                           .begin = s->begin,
-                          .end = s->end};
+                          .end = s->end,
+                          .bytes = p->g->nodes[p->order[i]].bytes};
     return 1;
 }
 

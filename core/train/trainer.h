@@ -43,6 +43,7 @@ typedef struct step_result {
 
 typedef struct trainer_memory {
     uint64_t params, arena, device_own, staging, total; /* bytes of this rank */
+    uint64_t weights; /* of params: the weights as products, norms and routers read them; no masters beside copies */
 } trainer_memory;
 
 typedef struct trainer trainer;
@@ -78,7 +79,7 @@ void trainer_dump_logits(const trainer *t, float *out);
 trainer_memory trainer_memory_of(const trainer *t);
 const char *trainer_device_name(const trainer *t); /* for people; lives as long as the trainer */
 /* [main] GFLOP/s of the best of several FP32 products of side^3 on the device, now; 0 = the device has no products.
- * Between steps: its operands lie in the memory of the step where that is large enough (peak.c). */
+ * Between steps; other measurements, and where operands lie: measure.h. */
 moe_status trainer_peak(trainer *t, int64_t side, double *gflops, moe_err *err);
 /* A node of the training program and when it last ran; name lives as long as the trainer. */
 typedef struct trainer_span {
@@ -86,6 +87,7 @@ typedef struct trainer_span {
     int32_t lane, phase;       /* MOE_LANE_*, MOE_SCHED_* */
     int32_t layer, microbatch; /* -1 = none */
     int64_t begin, end;        /* ns, monotonic clock; exec.h says what of nodes that only enqueue */
+    uint64_t bytes;            /* that it moves at least: read and written, once each (graph.h) */
 } trainer_span;
 /* [main] Notes when each node of the training program runs, from the next step on, or no longer. */
 moe_status trainer_watch(trainer *t, int on, moe_err *err);

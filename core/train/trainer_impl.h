@@ -1,4 +1,4 @@
-/* What the files of the trainer share: trainer.c, staging.c, dump.c, state.c, peak.c. */
+/* What the files of the trainer share: trainer.c, staging.c, dump.c, state.c, measure.c. */
 #ifndef CORE_TRAIN_TRAINER_IMPL_H
 #define CORE_TRAIN_TRAINER_IMPL_H
 #include "train/trainer.h"

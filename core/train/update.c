@@ -27,7 +27,7 @@ void emit_all_reduce(emit *e, const step_cfg *cfg, const char *name, tref t, int
     moe_sched_node info = emit_info(e, name, MOE_LANE_COMM_DP);
     info.group = 0;
     uint32_t node = graph_node_add(e->g, &info, run_reduce, n, &n->stream, parts_async(p, &p->cfg.comm));
-    emit_bind(e, node, &n->data, t, 1);
+    emit_bind(e, node, &n->data, tref_updated(t), 1);
     for (uint32_t i = 0; i < n_bufs; i++) graph_writes(e->g, node, bufs[i]);
 }
 
@@ -80,10 +80,11 @@ static void emit_optimizer(emit *e, const step_cfg *cfg, int kind, tref grad, tr
         copy = tref_of(graph_buffer_fixed(e->g, p->copy, (uint64_t)w.t.shape[0] * 2, "copy"), MOE_BF16, w.t.shape[0], 0,
                        0);
     if (o->kind == OPTIMIZER_ADAMW) {
-        tref out[] = {w, flat_of(e, p->m, "m", kind), flat_of(e, p->v, "v", kind), copy};
+        tref m = flat_of(e, p->m, "m", kind), v = flat_of(e, p->v, "v", kind);
+        tref out[] = {tref_updated(w), tref_updated(m), tref_updated(v), copy};
         emit_op(e, "adamw", MODEL_ADAMW, attr, in, N_OF(in), out, N_OF(out), NULL);
     } else {
-        tref out[] = {w, copy};
+        tref out[] = {tref_updated(w), copy};
         emit_op(e, "sgd", MODEL_SGD, attr, in, N_OF(in), out, N_OF(out), NULL);
     }
     touch_class(e, kind, 1);
