@@ -1,6 +1,7 @@
 /* A measurement is a batch of calls to one operation on a stream of its own. See measure.h. */
 #include "train/measure.h"
 
+#include <math.h>
 #include <moe/options.h>
 #include <stdlib.h>
 #include <time.h>
@@ -11,8 +12,7 @@ enum {
     PEAK_TRIES = 10,
     ORDINARY = 0x3f,      /* this byte everywhere is 0.747 in FP32 and 0.746 in BF16 */
     COLD_BYTES = 1 << 27, /* written between operands and products: more than caches hold */
-    FMA_NUMBERS = 6144,   /* a compute thread: they stay in the first cache, and fill whole sets of vector registers */
-    FMA_ROUNDS = 1 << 15
+    FMA_NUMBERS = 6144    /* a compute thread: they stay in the first cache, and fill whole sets of vector registers */
 };
 
 struct measure {
@@ -165,13 +165,14 @@ static double rate(double work, double seconds) {
     return seconds > 0 ? 1e-9 * work / seconds : 0;
 }
 
-moe_status measure_fma(measure *m, int tries, double *gflops, moe_err *err) {
+moe_status measure_fma(measure *m, double flop, int tries, double *gflops, moe_err *err) {
     const moe_op *op = parts_op(m->d, MOE_OP_FMA);
-    moe_fma_attr attr = {.size = sizeof attr, .rounds = FMA_ROUNDS, .factor = 0.5f, .term = 0.25f};
     int64_t n = (int64_t)FMA_NUMBERS * measure_threads(m);
+    moe_fma_attr attr = {.size = sizeof attr, .factor = 0.5f, .term = 0.25f};
+    attr.rounds = (uint32_t)fmin(fmax(flop / (2.0 * (double)n), 1.0), UINT32_MAX);
     double seconds = 0;
     moe_status status = op ? time_flat(m, op, &attr, n, tries, &seconds, err) : MOE_OK;
-    *gflops = rate(2.0 * (double)n * FMA_ROUNDS, seconds);
+    *gflops = rate(2.0 * (double)n * attr.rounds, seconds);
     return status;
 }
 
@@ -243,13 +244,23 @@ moe_status measure_products(measure *m, const measure_product *p, int tries, dou
     return status;
 }
 
+moe_status measure_peak(measure *m, int64_t side, int tries, double *gflops, moe_err *err) {
+    *gflops = 0;
+    for (int32_t role = MOE_FPROP; role <= MOE_WGRAD; role++) {
+        const measure_product cube = {role, MOE_F32, side, side, side, 1, 0};
+        double seconds = 0;
+        moe_status status = measure_products(m, &cube, tries, &seconds, err);
+        if (status) return status;
+        double got = rate(2.0 * (double)side * (double)side * (double)side, seconds);
+        if (got > *gflops) *gflops = got;
+    }
+    return MOE_OK;
+}
+
 moe_status trainer_peak(trainer *t, int64_t side, double *gflops, moe_err *err) {
-    const measure_product cube = {MOE_FPROP, MOE_F32, side, side, side, 1, 0};
     measure *m = NULL;
-    double seconds = 0;
     moe_status status = measure_open(&m, t, err);
-    if (!status) status = measure_products(m, &cube, PEAK_TRIES, &seconds, err);
-    *gflops = rate(2.0 * (double)side * (double)side * (double)side, seconds);
+    if (!status) status = measure_peak(m, side, PEAK_TRIES, gflops, err);
     measure_close(m);
     return status;
 }

@@ -18,8 +18,9 @@ uint32_t measure_threads(const measure *m);
 int32_t measure_dtype(const measure *m);
 
 /* All below: [main] not while a step runs; the best of `tries`; 0 where the device lacks the operation. */
-/* GFLOP/s of fused multiply-adds in registers, all compute threads together (moe.fma/0): no product is faster. */
-moe_status measure_fma(measure *m, int tries, double *gflops, moe_err *err);
+/* GFLOP/s of about `flop` fused multiply-adds (each two) in registers, all compute threads together (moe.fma/0): no
+ * product of as much work is faster. */
+moe_status measure_fma(measure *m, double flop, int tries, double *gflops, moe_err *err);
 /* GB/s, read and written together, of a copy of so many bytes (moe.copy/0), a multiple of 4; streaming: past the
  * caches.
  */
@@ -33,5 +34,8 @@ typedef struct measure_product {
 } measure_product;
 /* Seconds of all of them together. */
 moe_status measure_products(measure *m, const measure_product *p, int tries, double *seconds, moe_err *err);
+
+/* GFLOP/s of the best product of side^3 in FP32 in any role: roles differ in how their operands lie. */
+moe_status measure_peak(measure *m, int64_t side, int tries, double *gflops, moe_err *err);
 
 #endif

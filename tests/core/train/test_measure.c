@@ -164,7 +164,7 @@ START_TEST(a_device_without_an_operation_has_no_figure) {
     rig_open(&r, &c, NULL);
     device_replace(&d, r.t, NULL);
     check_ok(measure_open(&m, r.t, err));
-    check_ok(measure_fma(m, 1, &value, err));
+    check_ok(measure_fma(m, 1e8, 1, &value, err));
     ck_assert_double_eq(value, 0);
     value = 1;
     check_ok(measure_copy(m, 4096, 0, 1, &value, err));
@@ -297,7 +297,7 @@ START_TEST(steps_do_not_see_that_was_measured) {
             ck_assert_double_gt(value, 0);
             check_ok(measure_copy(m, 1 << 12, 0, 2, &value, err));
             check_ok(measure_copy(m, 1 << 12, 1, 2, &value, err));
-            check_ok(measure_fma(m, 1, &value, err));
+            check_ok(measure_fma(m, 1e8, 1, &value, err));
             check_ok(trainer_peak(r.t, 64, &value, err));
             ck_assert_double_gt(value, 0);
         }

@@ -131,7 +131,19 @@ static inline void act_copy(void *restrict to, const void *restrict from, int64_
     for (; i + 16 <= bytes; i += 16) *(line *)(y + i) = *(const line *)(x + i);
     for (; i < bytes; i++) y[i] = x[i];
 }
-/* Orders what act_copy has sent past the caches before what follows. */
+/* The same for zeros. */
+static inline void act_zero(void *to, int64_t bytes, int past) {
+    char *y = to;
+    int64_t i = 0;
+#if defined(__SSE2__)
+    if (past && (uintptr_t)y % 16 == 0)
+        for (; i + 16 <= bytes; i += 16) _mm_stream_si128((__m128i *)(void *)(y + i), _mm_setzero_si128());
+#else
+    (void)past;
+#endif
+    memset(y + i, 0, (size_t)(bytes - i));
+}
+/* Orders what act_copy and act_zero have sent past the caches before what follows. */
 static inline void act_copied(void) {
 #if defined(__SSE2__)
     _mm_sfence();

@@ -6,6 +6,8 @@
 #include <dnnl.h>
 #include <stdatomic.h>
 
+#include "act.h"
+
 enum { EDGE = 512, EDGE_LEAST = 128, DEPTH = 512 }; /* rows and columns of a tile; most depth of a converted call */
 enum { TILES_WANTED = 16, TILE_WORK = 8 * 1024 * 1024 }; /* work: multiplications of a tile worth its own call */
 _Static_assert(2 * EDGE * DEPTH + EDGE * EDGE <= (int64_t)(CPU_SCRATCH_BYTES / sizeof(float)), "scratch of a tile");
@@ -109,22 +111,27 @@ static dnnl_status_t multiply_bf16(const job *j, int64_t g, span r, span c, int6
     return (dnnl_status_t)cpu_bf16_multiply(j->bf16, &call);
 }
 
-/* One tile of group g: all depth, then rounding where out is BF16. `at` is its first element in out. */
+/* A tile without depth: a group without rows has a weight gradient of zeros. */
+static void zero_tile(const product *p, span r, span c, int64_t at, int64_t ld) {
+    int64_t item = p->out.dtype == MOE_BF16 ? 2 : 4, rows = r.size, bytes = c.size * item;
+    int past = p->groups * p->n * p->k * item >= ACT_LARGE_BYTES;
+    if (c.size == ld) bytes *= rows, rows = 1;
+    for (int64_t i = 0; i < rows && !p->accumulate; i++)
+        act_zero((char *)p->out.data + (at + i * ld) * item, bytes, past);
+    act_copied();
+}
+
+/* One tile of group g: all depth, not 0, then rounding where out is BF16. `at` is its first element in out. */
 static dnnl_status_t run_tile(const job *j, int64_t g, span r, span c, int64_t depth, int64_t at, int64_t ld,
                               float *scratch) {
     const product *p = j->p;
     int narrow = p->out.dtype == MOE_BF16;
     float *acc = narrow ? scratch : (float *)p->out.data + at;
     int64_t acc_ld = narrow ? c.size : ld;
-    for (int64_t i = 0; i < r.size && (narrow || depth == 0); i++) {
-        float *row = acc + i * acc_ld;
-        if (!p->accumulate)
-            memset(row, 0, (size_t)c.size * sizeof *row);
-        else if (narrow)
-            cpu_load(&p->out, at + i * ld, c.size, row);
-    }
+    for (int64_t i = 0; i < r.size && narrow && p->accumulate; i++)
+        cpu_load(&p->out, at + i * ld, c.size, acc + i * acc_ld);
     dnnl_status_t s = dnnl_success;
-    if (j->bf16 && depth > 0) {
+    if (j->bf16) {
         s = multiply_bf16(j, g, r, c, depth, p->accumulate != 0, acc, acc_ld);
     } else {
         int64_t parts = cpu_blocks(depth, DEPTH);
@@ -171,8 +178,12 @@ static void run_piece(void *arg, int64_t i, cpu_worker *w) {
     int64_t tiles_r = cpu_blocks(whole.r, edges.r), tiles_c = cpu_blocks(whole.c, edges.c);
     span r = cut(whole.r, tiles_r, tile / tiles_c), c = cut(whole.c, tiles_c, tile % tiles_c);
     if (r.size <= 0 || c.size <= 0) return;
-    int64_t row = p->role == MOE_WGRAD ? g * p->n : p->begin[g];
-    dnnl_status_t s = run_tile(j, g, r, c, whole.d, (row + r.begin) * whole.c + c.begin, whole.c, w->scratch);
+    int64_t row = p->role == MOE_WGRAD ? g * p->n : p->begin[g], first = (row + r.begin) * whole.c + c.begin;
+    if (whole.d == 0) {
+        zero_tile(p, r, c, first, whole.c);
+        return;
+    }
+    dnnl_status_t s = run_tile(j, g, r, c, whole.d, first, whole.c, w->scratch);
     int success = dnnl_success;
     if (s != dnnl_success) atomic_compare_exchange_strong(&j->failed, &success, (int)s);
 }
