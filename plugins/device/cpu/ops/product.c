@@ -1,6 +1,6 @@
-/* Products on tiles; see product.h. Two limits decide a tile: its edges, and its share of the whole work. Edges of 512
- * reach 95 % of oneDNN's best product on one core, 256 about 90 %, 128 about 85 %, 64 half. Tiles of the groups with
- * most rows come first, so that the threads end together. */
+/* Products on tiles; see product.h. Two limits decide a tile: its edges, and its share of the whole work. Measured on
+ * 2048^3, one core with AVX-512: edges of 512 reach 96 % of one call, 256 88 %, 128 some 5 points less, 64 half. Tiles
+ * of the groups with most rows come first, so that the threads end together. */
 #include "product.h"
 
 #include <dnnl.h>
