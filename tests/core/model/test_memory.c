@@ -133,6 +133,28 @@ START_TEST(a_rank_takes_what_its_plan_says) {
 }
 END_TEST
 
+/* Logits dominate this plan: it grows with the vocabulary by one chunk's FP32 rows, stored once, gradient included. The
+ * rest is partial sums of the loss. */
+START_TEST(logits_of_one_chunk_are_stored_once) {
+    enum { ROWS = 128, VOCAB = 16384 };
+    uint64_t bytes[2];
+    for (int i = 0; i < 2; i++) {
+        rig_cfg c = rig_default();
+        c.trainer.plan_only = 1;
+        c.trainer.model.seq = 64;
+        c.trainer.model.micro = c.trainer.global = 8;
+        c.trainer.model.head_rows = ROWS;
+        c.trainer.model.vocab = (i + 1) * VOCAB;
+        rig r;
+        rig_open(&r, &c, NULL);
+        bytes[i] = trainer_memory_of(r.t).arena;
+        rig_close(&r);
+    }
+    ck_assert_uint_ge(bytes[1] - bytes[0], (uint64_t)ROWS * VOCAB * 4);
+    ck_assert_uint_lt(bytes[1] - bytes[0], (uint64_t)ROWS * VOCAB * 4 + 4096);
+}
+END_TEST
+
 /* ---- allocations ---- */
 /* With one compute thread everything has settled after two steps. With more, a helper may do its first product later:
  * then a library makes what it keeps for that thread, so their balance is not asked for. */
@@ -208,6 +230,7 @@ int main(void) {
     TCase *t = tcase_create("memory");
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, a_rank_takes_what_its_plan_says, 0, 2);
+    tcase_add_test(t, logits_of_one_chunk_are_stored_once);
     tcase_add_loop_test(t, a_step_allocates_nothing, 0, 4);
     tcase_add_test(t, evaluation_allocates_nothing);
     tcase_add_test(t, the_watch_sees_an_allocation);
