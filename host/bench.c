@@ -10,9 +10,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <train/measure.h>
 #include <unistd.h>
+#include <util/clock.h>
 
 #include "ranks.h"
 #include "stop.h"
@@ -35,12 +35,6 @@ typedef struct bench {
     double *parts[BENCH_PARTS]; /* [steps] seconds that nodes of the part took */
     double *experts[BENCH_ROLES], *plain[BENCH_ROLES];
 } bench;
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static int by_value(const void *a, const void *b) {
     const double *x = a, *y = b;
@@ -86,12 +80,10 @@ static moe_status make_data(session *s, moe_err *err) {
 static moe_status plan_rank(void *arg, uint32_t rank, const moe_bootstrap *bootstrap, moe_err *err) {
     const session *s = arg;
     trainer_cfg cfg = s->trainer;
-    parts_cfg with = s->parts;
     trainer *t = NULL;
-    with.rank = rank;
-    with.bootstrap = bootstrap;
+    (void)rank;
     cfg.plan_only = 1;
-    moe_status status = trainer_create(&t, &cfg, &with, err);
+    moe_status status = session_trainer(s, &cfg, bootstrap, &t, err);
     trainer_destroy(t);
     return status;
 }
@@ -176,9 +168,9 @@ static moe_status timed_steps(bench *b, trainer *t, uint32_t rank, moe_err *err)
     step_result r;
     moe_status status = measure_open(&m, t, err);
     for (int64_t i = 0; i < WARM_UP + b->steps && !status; i++) {
-        double begin = now();
+        double begin = clock_seconds();
         status = trainer_step(t, 1 + i, stop_requested() != 0, &r, err);
-        double took = now() - begin;
+        double took = clock_seconds() - begin;
         if (!status && r.stop) {
             if (!rank) b->out->stopped = 1;
             break;
@@ -202,12 +194,9 @@ static moe_status timed_steps(bench *b, trainer *t, uint32_t rank, moe_err *err)
 static moe_status run_rank(void *arg, uint32_t rank, const moe_bootstrap *bootstrap, moe_err *err) {
     bench *b = arg;
     trainer_cfg cfg = b->s->trainer;
-    parts_cfg with = b->s->parts;
     trainer *t = NULL;
-    with.rank = rank;
-    with.bootstrap = bootstrap;
     cfg.no_update = !b->update;
-    moe_status status = trainer_create(&t, &cfg, &with, err);
+    moe_status status = session_trainer(b->s, &cfg, bootstrap, &t, err);
     if (!status) status = trainer_watch(t, 1, err);
     if (!status) status = timed_steps(b, t, rank, err);
     if (status && t) trainer_abort(t, err->msg);

@@ -8,13 +8,10 @@
 
 static moe_status check_rank(void *arg, uint32_t rank, const moe_bootstrap *bootstrap, moe_err *err) {
     session *s = arg;
-    parts_cfg with = s->parts;
-    with.rank = rank;
-    with.bootstrap = bootstrap;
     trainer *t = NULL;
     trainer_cfg cfg = s->trainer;
     cfg.plan_only = 1;
-    moe_status status = trainer_create(&t, &cfg, &with, err);
+    moe_status status = session_trainer(s, &cfg, bootstrap, &t, err);
     if (!status && !rank && s->weights) status = hf_check(t, s->weights, err);
     if (!status && !rank) {
         const trainer_memory m = trainer_memory_of(t);

@@ -66,12 +66,9 @@ static hf_routing read_routing(const session *s) {
 /* ---- the whole ---- */
 static moe_status save_rank(void *arg, uint32_t rank, const moe_bootstrap *bootstrap, moe_err *err) {
     const export_job *job = arg;
-    parts_cfg with = job->s->parts;
-    with.rank = rank;
-    with.world = 1;
-    with.bootstrap = bootstrap;
+    (void)rank;
     trainer *t = NULL;
-    moe_status status = trainer_create(&t, &job->s->trainer, &with, err);
+    moe_status status = session_trainer(job->s, &job->s->trainer, bootstrap, &t, err);
     if (!status) status = hf_save(t, job->dir, &job->options, err);
     trainer_destroy(t);
     return status;

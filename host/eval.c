@@ -150,12 +150,9 @@ static moe_status run(void *arg, uint32_t rank, const moe_bootstrap *bootstrap, 
     evaluation *e = arg;
     const model_cfg *c = &e->s->trainer.model;
     int64_t first = rank * c->micro * c->seq;
-    parts_cfg with = e->s->parts;
     trainer_values values;
     trainer *t = NULL;
-    with.rank = rank;
-    with.bootstrap = bootstrap;
-    moe_status status = trainer_create(&t, &e->s->trainer, &with, err);
+    moe_status status = session_trainer(e->s, &e->s->trainer, bootstrap, &t, err);
     if (!status) status = weights_load(e->o->weights, t, err);
     if (!status)
         status =

@@ -79,14 +79,11 @@ static moe_status loop(generation *g, trainer *t, int32_t *window, float *logits
 static moe_status run(void *arg, uint32_t rank, const moe_bootstrap *bootstrap, moe_err *err) {
     generation *g = arg;
     const model_cfg *c = &g->s->trainer.model;
-    parts_cfg with = g->s->parts;
-    with.rank = rank;
-    with.world = 1;
-    with.bootstrap = bootstrap;
+    (void)rank;
     trainer *t = NULL;
     int32_t *window = calloc((size_t)c->seq, sizeof *window);
     float *logits = malloc((size_t)(c->seq * c->vocab) * sizeof *logits);
-    moe_status status = window && logits ? trainer_create(&t, &g->s->trainer, &with, err)
+    moe_status status = window && logits ? session_trainer(g->s, &g->s->trainer, bootstrap, &t, err)
                                          : moe_fail(err, MOE_E_NOMEM, "out of memory for the context");
     if (!status) status = weights_load(g->o->weights, t, err);
     if (!status) status = loop(g, t, window, logits, err);

@@ -15,8 +15,8 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
+#include <util/clock.h>
 
 #include "handshake.h"
 
@@ -61,19 +61,13 @@ int probe_child(const char *path) {
 }
 
 /* ---- the host ---- */
-static int64_t now_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
 /* Reads until the end of the line, of the stream or of the time; false when time ran out. */
 static bool read_report(int fd, unsigned limit_ms, char *text, size_t room) {
-    int64_t end = now_ms() + limit_ms;
+    int64_t end = clock_ns() / 1000000 + limit_ms;
     size_t n = 0;
     text[0] = '\0';
     while (n + 1 < room && !strchr(text, '\n')) {
-        int64_t left = end - now_ms();
+        int64_t left = end - clock_ns() / 1000000;
         struct pollfd p = {.fd = fd, .events = POLLIN};
         int ready = left <= 0 ? 0 : poll(&p, 1, (int)left);
         if (ready == 0) return false;

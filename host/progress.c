@@ -8,8 +8,8 @@
 #include <moe/options.h>
 #include <pthread.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
+#include <util/clock.h>
 
 enum { WIDTH_MAX = 512, BAR_MIN = 10, BAR_MAX = 40, FIELDS = 6 };
 static const double redraw_seconds = 0.1, smoothing = 0.9;
@@ -28,10 +28,8 @@ struct progress {
 };
 
 static double system_now(void *ctx) {
-    struct timespec t;
     (void)ctx;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    return clock_seconds();
 }
 
 moe_status progress_create(const progress_config *cfg, progress **out, moe_err *err) {

@@ -14,7 +14,7 @@ typedef struct session {
     uint32_t ranks;             /* threads to start */
     const char *weights;        /* folder of a Hugging Face model to start from; NULL = initial values; the recipe's */
     trainer_cfg trainer;        /* programs and data as asked of wire */
-    parts_cfg parts;            /* rank and bootstrap are filled in for each rank */
+    parts_cfg parts;            /* rank, world and bootstrap: by session_trainer */
     part_ref *routers;          /* [layers] owned */
     data_reader *data;          /* owned; NULL without data */
     char *resolved;             /* text of the fully resolved recipe, owned */
@@ -24,5 +24,10 @@ typedef struct session {
 } session;
 
 void session_free(session *s);
+
+/* [main, collective] The trainer of one rank, as cfg says: s->trainer, or a changed copy of it. bootstrap: of ranks_run;
+ * it says which rank of how many. */
+moe_status session_trainer(const session *s, const trainer_cfg *cfg, const moe_bootstrap *bootstrap, trainer **out,
+                           moe_err *err);
 
 #endif

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+#include <util/clock.h>
 
 #include "identity.h"
 #include "metrics.h"
@@ -34,12 +35,6 @@ typedef struct loop {
     atomic_llong peak_bytes; /* largest rank */
     int signal_number;
 } loop;
-
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 __attribute__((format(printf, 2, 3))) static void say(loop *l, const char *format, ...) {
     char text[512];
@@ -164,11 +159,11 @@ static moe_status steps(loop *l, trainer *t, uint32_t rank, moe_err *err) {
     for (int64_t step = l->dir->first_step; step <= s->steps && !status && !stop; step++) {
         step_result r;
         metrics_row row = {.step = step};
-        double begin = seconds();
+        double begin = clock_seconds();
         int asked = stop_requested();
         status = trainer_step(t, step, asked != 0, &r, err);
         if (status) break;
-        double took = seconds() - begin;
+        double took = clock_seconds() - begin;
         if (step < l->dir->first_step + s->trace) status = note_times(l, t, rank, step, err);
         if (!rank) fill_row(l, step, &r, took, &row);
         if (!rank) warn_collapse(l, step, &r);
@@ -234,12 +229,8 @@ static moe_status begin(loop *l, const trainer *t, moe_err *err) {
 
 static moe_status run_rank(void *arg, uint32_t rank, const moe_bootstrap *bootstrap, moe_err *err) {
     loop *l = arg;
-    parts_cfg with = l->s->parts;
-    with.rank = rank;
-    with.world = l->s->ranks;
-    with.bootstrap = bootstrap;
     trainer *t = NULL;
-    moe_status status = trainer_create(&t, &l->s->trainer, &with, err);
+    moe_status status = session_trainer(l->s, &l->s->trainer, bootstrap, &t, err);
     if (status) return status;
     note_peak(l, trainer_memory_of(t).total);
     if (!rank) status = trainer_peak(t, 1024, &l->peak_gflops, err);

@@ -153,7 +153,6 @@ static int wire_mesh(session *s, const recipe *r, err_list *errs) {
     trainer_cfg *t = &s->trainer;
     int code = 0;
     s->ranks = (uint32_t)recipe_int(r, "comm", "ranks");
-    s->parts.world = s->ranks;
     if (s->ranks > MAX_THREAD_RANKS) {
         err_list_add(errs, "%s: ranks are threads of this process, at most %d", recipe_get(r, "comm", "ranks")->where,
                      MAX_THREAD_RANKS);
@@ -323,4 +322,13 @@ void session_free(session *s) {
     loader_destroy(s->loader);
     recipe_destroy(s->recipe);
     *s = (session){0};
+}
+
+moe_status session_trainer(const session *s, const trainer_cfg *cfg, const moe_bootstrap *bootstrap, trainer **out,
+                           moe_err *err) {
+    parts_cfg with = s->parts;
+    with.rank = bootstrap->rank;
+    with.world = bootstrap->world;
+    with.bootstrap = bootstrap;
+    return trainer_create(out, cfg, &with, err);
 }

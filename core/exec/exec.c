@@ -6,8 +6,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "util/clock.h"
 #include "util/tidy.h"
 
 enum { CMD_NODE, CMD_RECORD, CMD_WAIT };
@@ -76,12 +76,6 @@ static void keep_error(exec *x, const graph_node *node, const moe_err *err) {
     if (x->on_fail) x->on_fail(x->arg, &x->err);
 }
 
-static int64_t now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 static void run_node(void *arg) {
     const node_run *r = arg;
     if (atomic_load_explicit(&r->x->failed, memory_order_relaxed)) return;
@@ -90,11 +84,11 @@ static void run_node(void *arg) {
     err.code = MOE_OK;
     err.msg[0] = 0;
     exec_span *span = r->x->spans ? &r->x->spans[r->node - r->x->nodes] : NULL;
-    if (span) span->begin = now();
+    if (span) span->begin = clock_ns();
     current_node = r->node->info.name;
     moe_status status = r->node->fn(r->node->ctx, &err);
     current_node = NULL;
-    if (span) span->end = now();
+    if (span) span->end = clock_ns();
     if (status) {
         err.code = status;
         if (!tidy_line(err.msg, sizeof err.msg)) strcpy(err.msg, "failed without a reason");

@@ -4,9 +4,9 @@
 #include <math.h>
 #include <moe/options.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "train/trainer_impl.h"
+#include "util/clock.h"
 
 enum {
     PEAK_TRIES = 10,
@@ -37,12 +37,6 @@ typedef struct batch {
     moe_status status;
     moe_err err;
 } batch;
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- life ---- */
 moe_status measure_open(measure **out, trainer *t, moe_err *err) {
@@ -100,14 +94,14 @@ static moe_status take_memory(measure *m, uint64_t bytes, char **out, moe_err *e
 /* ---- a batch ---- */
 static void run_batch(void *arg) {
     batch *b = arg;
-    double begin = now();
+    double begin = clock_seconds();
     for (int64_t i = 0; i < b->n && !b->status; i++) b->status = b->op->forward(b->dev, &b->calls[i].args, &b->err);
-    b->seconds = now() - begin;
+    b->seconds = clock_seconds() - begin;
 }
 
 static moe_status run_once(const measure *m, batch *b, moe_err *err) {
     moe_status status = MOE_OK;
-    double begin = now();
+    double begin = clock_seconds();
     int async = parts_async(m->d, &m->d->cfg.device);
     b->status = MOE_OK;
     if (async)
@@ -115,7 +109,7 @@ static moe_status run_once(const measure *m, batch *b, moe_err *err) {
     else
         status = m->d->device->call_host(m->d->device_self, m->stream, run_batch, b, err);
     if (!status) status = m->d->device->stream_sync(m->d->device_self, m->stream, err);
-    if (async) b->seconds = now() - begin;
+    if (async) b->seconds = clock_seconds() - begin;
     if (!status && b->status) *err = b->err, status = b->status;
     return status;
 }
