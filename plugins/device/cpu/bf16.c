@@ -62,28 +62,25 @@ static dnnl_status_t make_all(cpu_bf16 *b) {
     return s;
 }
 
+static int have(unsigned isa) {
+    return ((unsigned)dnnl_get_effective_cpu_isa() & isa) == isa;
+}
+
 /* AMX is many times faster than FP32; AVX512-BF16 twice as fast on AMD's cores, half as fast on Intel's. */
 static int worth_it(void) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    unsigned isa = (unsigned)dnnl_get_effective_cpu_isa();
-    if ((isa & dnnl_cpu_isa_avx512_core_amx) == dnnl_cpu_isa_avx512_core_amx) return 1;
-    return (isa & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16 && __builtin_cpu_is("amd");
+    return have(dnnl_cpu_isa_avx512_core_amx) || (have(dnnl_cpu_isa_avx512_core_bf16) && __builtin_cpu_is("amd"));
 #else
     return 0;
 #endif
-}
-
-static int have_it(void) {
-    unsigned isa = (unsigned)dnnl_get_effective_cpu_isa();
-    return (isa & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
 }
 
 moe_status cpu_bf16_start(cpu_device *dev, moe_err *err) {
     int32_t want = dev->settings.bf16;
     if (want == CPU_BF16_CONVERT || (want == CPU_BF16_AUTO && (dev->settings.isa != CPU_ISA_V4 || !worth_it())))
         return MOE_OK;
-    if (!have_it())
+    if (!have(dnnl_cpu_isa_avx512_core_bf16))
         return moe_fail(err, MOE_E_UNSUPPORTED,
                         "device/cpu: bf16 = native, but this machine lacks AVX512-BF16 and AMX");
     cpu_bf16 *b = calloc(1, sizeof *b);

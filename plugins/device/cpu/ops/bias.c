@@ -1,11 +1,11 @@
 /* moe.bias/0: a bias on every row, one vector for all or one a group of rows in expert order, times the row's
  * probability. Backward sums columns in blocks of rows that depend on N alone; where a block holds rows of several
  * groups, each group has its own partial sum. */
-#include "args.h"
+#include "parts.h"
 #include "vmath.h"
 
 static const char op[] = MOE_OP_BIAS;
-enum { MOST_PARTS = 64, LEAST_ROWS = 32, COLUMNS = 1024 };
+enum { COLUMNS = 1024 };
 
 typedef struct bias_call {
     const moe_tensor *in, *out; /* [N,W] act: y of both sides; in alone is dy in backward */
@@ -19,12 +19,6 @@ typedef struct bias_call {
 typedef struct row_run {
     int64_t group, begin, valid, end; /* rows [begin, valid) are the group's, [valid, end) are padding */
 } row_run;
-
-/* Rows of one block of column sums: at most MOST_PARTS blocks, whatever the number of threads. */
-static int64_t block_rows(int64_t rows) {
-    int64_t n = cpu_blocks(rows, MOST_PARTS);
-    return n < LEAST_ROWS ? LEAST_ROWS : n;
-}
 
 static int64_t group_begin(const bias_call *c, int64_t g) {
     return c->rows ? c->rows->dev_offsets[g] : 0;
@@ -71,7 +65,7 @@ static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64
     if (s == MOE_OK) s = check(a, "y", err);
     if (s == MOE_OK) s = cpu_want(&a->out[0], op, "y (output)", a->in[0].dtype, 2, a->in[0].shape, err);
     if (s != MOE_OK) return s;
-    int64_t rows = a->in[0].shape[0], parts = cpu_blocks(rows, block_rows(rows)) + (a->rows ? a->rows->groups : 1) - 1;
+    int64_t rows = a->in[0].shape[0], parts = cpu_blocks(rows, parts_rows(rows)) + (a->rows ? a->rows->groups : 1) - 1;
     *saved = 0;
     *workspace = (uint64_t)(parts * a->in[0].shape[1]) * sizeof(float);
     return MOE_OK;
@@ -177,7 +171,7 @@ static moe_status backward(void *dev, const moe_op_args *a, moe_err *err) {
     c.db = a->out[0].data;
     c.dp = dp ? dp->data : NULL;
     c.parts = a->workspace;
-    c.block = block_rows(c.in->shape[0]);
+    c.block = parts_rows(c.in->shape[0]);
     cpu_run(dev, cpu_blocks(c.n_rows, c.block), sum_block, &c);
     cpu_run(dev, c.groups * cpu_blocks(c.width, COLUMNS), add_parts, &c);
     return MOE_OK;

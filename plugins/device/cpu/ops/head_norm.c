@@ -1,9 +1,8 @@
 /* moe.head_norm/0: root-mean-square norm of segments inside packed rows (the query and key heads), in place. The
  * segments as they came and their 1/rms are kept, so that backward differentiates what forward computed. */
-#include "act.h"
+#include "norm.h"
 
 static const char op[] = MOE_OP_HEAD_NORM;
-enum { MOST_PARTS = 64, LEAST_ROWS = 32, COLUMNS = 1024 };
 enum { AHEAD = 2, GROUP = 64 }; /* rows that are fetched before their turn; segments at a time, backward */
 
 typedef struct head_call {
@@ -14,12 +13,6 @@ typedef struct head_call {
     int64_t tokens, row, first, segments, width, block, n_parts; /* row: W */
     float eps;
 } head_call;
-
-/* Rows of one part of dw: at most MOST_PARTS parts, whatever the number of threads. */
-static int64_t part_rows(int64_t tokens) {
-    int64_t rows = cpu_blocks(tokens, MOST_PARTS);
-    return rows < LEAST_ROWS ? LEAST_ROWS : rows;
-}
 
 static moe_status check_attr(const moe_op_args *a, int64_t row, moe_err *err) {
     moe_status s = cpu_want_attr(a, op, sizeof(moe_head_norm_attr), err);
@@ -56,7 +49,7 @@ static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64
     const moe_head_norm_attr *at = a->attr;
     int64_t tokens = a->in[0].shape[0], elements = tokens * at->segments * at->width;
     *saved = (uint64_t)(tokens * at->segments) * sizeof(float) + (uint64_t)(elements * cpu_act_bytes(a->in[0].dtype));
-    *workspace = (uint64_t)(cpu_blocks(tokens, part_rows(tokens)) * at->width) * sizeof(float);
+    *workspace = (uint64_t)(cpu_blocks(tokens, parts_rows(tokens)) * at->width) * sizeof(float);
     return MOE_OK;
 }
 
@@ -142,20 +135,12 @@ static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
     return MOE_OK;
 }
 
-/* Elements [i, i + n) of a segment: part += dy xhat; returns g x. */
-ACT_INLINE vm_vector differentiate(const void *dy, const void *x, const float *w, float rstd, float *part, int64_t i,
-                                   int64_t n, int narrow) {
-    vm_vector d = act_load(dy, i, n, narrow), v = act_load(x, i, n, narrow);
-    act_store(part, i, n, act_load(part, i, n, 0) + d * (v * rstd), 0);
-    return d * act_load(w, i, n, 0) * v;
-}
-
 /* Sum of g x over a segment. */
 ACT_INLINE float sum_segment(const head_call *c, const void *dy, const void *x, float rstd, float *part, int narrow) {
     vm_vector sum = {0};
     int64_t i = 0, n = c->width;
-    for (; i + VM_LANES <= n; i += VM_LANES) sum += differentiate(dy, x, c->w, rstd, part, i, VM_LANES, narrow);
-    if (i < n) sum += differentiate(dy, x, c->w, rstd, part, i, n - i, narrow);
+    for (; i + VM_LANES <= n; i += VM_LANES) sum += norm_differentiate(dy, x, c->w, rstd, part, i, VM_LANES, narrow);
+    if (i < n) sum += norm_differentiate(dy, x, c->w, rstd, part, i, n - i, narrow);
     return vm_lanes(sum);
 }
 
@@ -209,17 +194,6 @@ static void norm_rows_backward(void *arg, int64_t piece, cpu_worker *w) {
     }
 }
 
-static void add_parts(void *arg, int64_t piece, cpu_worker *w) {
-    const head_call *c = arg;
-    (void)w;
-    int64_t from = piece * COLUMNS, n = cpu_min(c->width - from, COLUMNS);
-    float *restrict dw = c->dw + from; /* [n] */
-    for (int64_t p = 0; p < c->n_parts; p++) {
-        const float *restrict part = c->parts + cpu_row_at(p, c->width) + from; /* [n] */
-        for (int64_t i = 0; i < n; i++) dw[i] += part[i];
-    }
-}
-
 static moe_status backward(void *dev, const moe_op_args *a, moe_err *err) {
     moe_status s = cpu_want_lists(a, op, 2, 2, 2, 2, err);
     if (s == MOE_OK) s = check(a, "dx", err);
@@ -228,10 +202,10 @@ static moe_status backward(void *dev, const moe_op_args *a, moe_err *err) {
     head_call c = read_call(a);
     c.dw = a->out[1].data;
     c.parts = a->workspace;
-    c.block = part_rows(c.tokens);
+    c.block = parts_rows(c.tokens);
     c.n_parts = cpu_blocks(c.tokens, c.block);
     cpu_run(dev, c.n_parts, norm_rows_backward, &c);
-    cpu_run(dev, cpu_blocks(c.width, COLUMNS), add_parts, &c);
+    parts_add(dev, (parts_sum){c.parts, c.dw, c.n_parts, c.width});
     return MOE_OK;
 }
 

@@ -1,9 +1,8 @@
 /* moe.rmsnorm/0: residual add and root-mean-square norm in one pass over the row. With BF16 rows the norm is taken of
  * s as stored (rounded), so that backward differentiates exactly what forward computed. */
-#include "act.h"
+#include "norm.h"
 
 static const char op[] = MOE_OP_RMSNORM;
-enum { MOST_PARTS = 64, LEAST_ROWS = 32, COLUMNS = 1024 };
 
 typedef struct norm_call {
     const moe_tensor *a, *b, *s, *y;  /* [T,h] act; b and s NULL where absent */
@@ -13,12 +12,6 @@ typedef struct norm_call {
     int64_t tokens, width, block, n_parts;
     float eps;
 } norm_call;
-
-/* Rows of one part of dw: at most MOST_PARTS parts, whatever the number of threads. */
-static int64_t part_rows(int64_t tokens) {
-    int64_t rows = cpu_blocks(tokens, MOST_PARTS);
-    return rows < LEAST_ROWS ? LEAST_ROWS : rows;
-}
 
 static moe_status check_width(int64_t width, moe_err *err) {
     if (width >= 1 && width <= CPU_SCRATCH_FLOATS / 4) return MOE_OK;
@@ -45,7 +38,7 @@ static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64
     float eps = ((const moe_rmsnorm_attr *)a->attr)->eps;
     if (!(eps >= 0.0f) || isinf(eps)) return moe_fail(err, MOE_E_ARG, "%s: eps is %g", op, (double)eps);
     *saved = (uint64_t)shape[0] * sizeof(float);
-    *workspace = (uint64_t)cpu_blocks(shape[0], part_rows(shape[0])) * (uint64_t)shape[1] * sizeof(float);
+    *workspace = (uint64_t)cpu_blocks(shape[0], parts_rows(shape[0])) * (uint64_t)shape[1] * sizeof(float);
     return MOE_OK;
 }
 
@@ -102,14 +95,6 @@ static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
     return MOE_OK;
 }
 
-/* Elements [i, i + n) of a row: part += dy xhat; returns g s. */
-ACT_INLINE vm_vector differentiate(const void *dy, const void *s, const float *w, float rstd, float *part, int64_t i,
-                                   int64_t n, int narrow) {
-    vm_vector d = act_load(dy, i, n, narrow), x = act_load(s, i, n, narrow);
-    act_store(part, i, n, act_load(part, i, n, 0) + d * (x * rstd), 0);
-    return d * act_load(w, i, n, 0) * x;
-}
-
 /* dx of elements [i, i + n): mean is that of g xhat. */
 ACT_INLINE void write_gradient(const norm_call *c, int64_t at, float rstd, float mean, int64_t i, int64_t n,
                                int narrow) {
@@ -127,10 +112,11 @@ ACT_INLINE void norm_row_backward(const norm_call *c, int64_t t, float *part, in
     float rstd = c->rstd[t];
     vm_vector sum = {0}, sum2 = {0};
     for (; i + 2 * VM_LANES <= h; i += 2 * VM_LANES) {
-        sum += differentiate(dy, s, c->w, rstd, part, i, VM_LANES, narrow);
-        sum2 += differentiate(dy, s, c->w, rstd, part, i + VM_LANES, VM_LANES, narrow);
+        sum += norm_differentiate(dy, s, c->w, rstd, part, i, VM_LANES, narrow);
+        sum2 += norm_differentiate(dy, s, c->w, rstd, part, i + VM_LANES, VM_LANES, narrow);
     }
-    for (; i < h; i += VM_LANES) sum += differentiate(dy, s, c->w, rstd, part, i, cpu_min(h - i, VM_LANES), narrow);
+    for (; i < h; i += VM_LANES)
+        sum += norm_differentiate(dy, s, c->w, rstd, part, i, cpu_min(h - i, VM_LANES), narrow);
     float mean = vm_lanes(sum + sum2) * rstd / (float)h;
     for (i = 0; i + VM_LANES <= h; i += VM_LANES) write_gradient(c, at, rstd, mean, i, VM_LANES, narrow);
     if (i < h) write_gradient(c, at, rstd, mean, i, h - i, narrow);
@@ -147,17 +133,6 @@ static void norm_rows_backward(void *arg, int64_t piece, cpu_worker *w) {
             norm_row_backward(c, t, part, 0);
         else
             norm_row_backward(c, t, part, 1);
-}
-
-static void add_parts(void *arg, int64_t piece, cpu_worker *w) {
-    const norm_call *c = arg;
-    (void)w;
-    int64_t from = piece * COLUMNS, n = cpu_min(c->width - from, COLUMNS);
-    float *restrict dw = c->dw + from; /* [n] */
-    for (int64_t p = 0; p < c->n_parts; p++) {
-        const float *restrict part = c->parts + cpu_row_at(p, c->width) + from; /* [n] */
-        for (int64_t i = 0; i < n; i++) dw[i] += part[i];
-    }
 }
 
 static moe_status check_backward(const moe_op_args *a, moe_err *err) {
@@ -184,10 +159,10 @@ static moe_status backward(void *dev, const moe_op_args *a, moe_err *err) {
     c.parts = a->workspace;
     c.tokens = c.dy->shape[0];
     c.width = c.dy->shape[1];
-    c.block = part_rows(c.tokens);
+    c.block = parts_rows(c.tokens);
     c.n_parts = cpu_blocks(c.tokens, c.block);
     cpu_run(dev, c.n_parts, norm_rows_backward, &c);
-    cpu_run(dev, cpu_blocks(c.width, COLUMNS), add_parts, &c);
+    parts_add(dev, (parts_sum){c.parts, c.dw, c.n_parts, c.width});
     return MOE_OK;
 }
 

@@ -1,12 +1,12 @@
 /* moe.router_linear/0: logits of a router, always in FP32 (a BF16 product moves tokens to other experts). The weight
  * gradient has few elements and many rows to sum: its rows are cut into blocks of a fixed size, each block's product
  * goes to its own part of the workspace, and the parts are added in order. */
+#include "parts.h"
 #include "product.h"
 
 #define OP MOE_OP_ROUTER_LINEAR
 
 enum { BLOCK_ROWS = 512, MOST_BLOCKS = 16 };
-enum { SUM_BLOCK = 4096 }; /* elements of dw that one piece sums */
 
 typedef struct router_sizes {
     int64_t t, h, e;
@@ -69,19 +69,6 @@ static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
 }
 
 /* ---- dw ---- */
-typedef struct partial_sums {
-    const float *parts; /* [blocks, elements] */
-    float *dw;          /* [elements] */
-    int64_t blocks, elements;
-} partial_sums;
-static void add_parts(void *arg, int64_t i, cpu_worker *w) {
-    const partial_sums *p = arg;
-    int64_t end = cpu_min(p->elements, (i + 1) * SUM_BLOCK);
-    (void)w;
-    for (int64_t b = 0; b < p->blocks; b++)
-        for (int64_t j = i * SUM_BLOCK; j < end; j++) p->dw[j] += p->parts[b * p->elements + j];
-}
-
 static moe_status weight_gradient(cpu_device *dev, const moe_op_args *a, const router_sizes *z, moe_err *err) {
     product p = {.role = MOE_WGRAD, .n = z->e, .k = z->h, .a = a->in[0], .b = a->in[1], .out = a->out[1]};
     p.accumulate = z->blocks == 1;
@@ -89,8 +76,7 @@ static moe_status weight_gradient(cpu_device *dev, const moe_op_args *a, const r
     if (z->blocks > 1) p.out.data = a->workspace;
     moe_status s = run(dev, &p, z->t, z->blocks, err);
     if (s != MOE_OK || z->blocks == 1) return s;
-    partial_sums sums = {a->workspace, a->out[1].data, z->blocks, z->e * z->h};
-    cpu_run(dev, cpu_blocks(sums.elements, SUM_BLOCK), add_parts, &sums);
+    parts_add(dev, (parts_sum){a->workspace, a->out[1].data, z->blocks, z->e * z->h});
     return MOE_OK;
 }
 
