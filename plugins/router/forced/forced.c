@@ -4,67 +4,38 @@
 
 #include <math.h>
 
-#define EXPONENT_MOST 8
+#include "options.h"
+
+#define EXPONENT "1"
 
 static const moe_option options[] = {
     {"load", "enum balanced|zipf", "balanced",
      "experts take turns, so that their counts differ by at most one; or are drawn by Zipf's law"},
-    {"exponent", "float 0..8", "1",
+    {"exponent", "float 0..8", EXPONENT,
      "zipf: the expert of rank r = 1, 2, ... is drawn in proportion to r^-exponent; 0 draws all alike"},
     {"shuffle", "bool", "true",
      "order the experts by lot, differently in each layer; false: by index, expert 0 the hottest"},
 };
 #define N_OPTIONS (sizeof options / sizeof options[0])
 
-static const moe_option *option_find(const char *key) {
-    for (uint32_t i = 0; i < N_OPTIONS; i++)
-        if (strcmp(options[i].key, key) == 0) return &options[i];
-    return NULL;
-}
-
-static const char *value_of(const moe_router_cfg *cfg, const char *key) {
-    const char *given = moe_kv_find(cfg->kv, cfg->n_kv, key);
-    return given ? given : option_find(key)->dflt;
-}
-
-/* out = 0 for the first of two words, 1 for the second; every other word is refused, whatever the host let through. */
-static moe_status read_word(const moe_router_cfg *cfg, const char *key, const char *no, const char *yes, int *out,
-                            moe_err *err) {
-    const char *value = value_of(cfg, key);
-    *out = strcmp(value, yes) == 0;
-    if (*out || strcmp(value, no) == 0) return MOE_OK;
-    return moe_fail(err, MOE_E_ARG, "%s = %s: the words are %s|%s", key, value, no, yes);
-}
-
 static moe_status read_options(const moe_router_cfg *cfg, int *zipf, int *shuffle, double *exponent, moe_err *err) {
-    for (uint64_t i = 0; i < cfg->n_kv; i++)
-        if (!option_find(cfg->kv[i].key)) return moe_fail(err, MOE_E_ARG, "%s: unknown key", cfg->kv[i].key);
-    moe_status s = read_word(cfg, "load", "balanced", "zipf", zipf, err);
-    if (!s) s = read_word(cfg, "shuffle", "false", "true", shuffle, err);
-    if (s) return s;
-    const char *value = value_of(cfg, "exponent");
-    char *end = NULL;
-    *exponent = strtod(value, &end);
-    if (end == value || *end != '\0' || !(*exponent >= 0 && *exponent <= EXPONENT_MOST))
-        return moe_fail(err, MOE_E_ARG, "exponent = %s: not a number from 0..%d", value, EXPONENT_MOST);
-    if (!*zipf && *exponent != strtod(option_find("exponent")->dflt, NULL))
-        return moe_fail(err, MOE_E_ARG, "exponent = %s has no effect with load = balanced", value);
-    return MOE_OK;
+    const router_options o = {options, N_OPTIONS, cfg};
+    moe_status s = router_refuse_unknown(&o, err);
+    if (!s) s = router_read_word(&o, "load", zipf, err);
+    if (!s) s = router_read_word(&o, "shuffle", shuffle, err);
+    if (!s) s = router_read_number(&o, "exponent", exponent, err);
+    if (!s && !*zipf && *exponent != strtod(EXPONENT, NULL))
+        return moe_fail(err, MOE_E_ARG, "exponent = %s has no effect with load = balanced",
+                        router_value(&o, "exponent"));
+    return s;
 }
 
 static moe_status refuse_sizes(const moe_router_cfg *cfg, moe_err *err) {
-    if (cfg->n_experts == 0) return moe_fail(err, MOE_E_ARG, "experts = 0: a router needs at least one expert");
-    if (cfg->top_k == 0) return moe_fail(err, MOE_E_ARG, "top_k = 0 with experts = %u: at least 1", cfg->n_experts);
-    if (cfg->top_k > cfg->n_experts)
-        return moe_fail(err, MOE_E_ARG, "top_k = %u is more than experts = %u", cfg->top_k, cfg->n_experts);
-    if (cfg->n_experts > FORCED_MAX_EXPERTS)
+    moe_status s = router_refuse_sizes(cfg, "forced", err);
+    if (!s && cfg->n_experts > FORCED_MAX_EXPERTS)
         return moe_fail(err, MOE_E_UNSUPPORTED, "experts = %u: forced takes at most %d", cfg->n_experts,
                         FORCED_MAX_EXPERTS);
-    if (cfg->n_identity > 0)
-        return moe_fail(err, MOE_E_UNSUPPORTED, "identity experts = %u: forced has none", cfg->n_identity);
-    if (cfg->max_tokens < 0)
-        return moe_fail(err, MOE_E_ARG, "max_tokens = %lld is negative", (long long)cfg->max_tokens);
-    return MOE_OK;
+    return s;
 }
 
 /* ---- tables ---- */
@@ -107,13 +78,6 @@ static moe_status make_tables(forced *f, int zipf, double exponent, moe_err *err
     return MOE_OK;
 }
 
-static const moe_parallel *find_pool(const moe_host *host) {
-    const moe_device_service *dev = host->service ? host->service(host->ctx, "moe.device/0") : NULL;
-    if (!dev || !MOE_REACH(dev->table, moe_device_v0, extension) || !dev->table->extension) return NULL;
-    const moe_parallel *pool = dev->table->extension(dev->self, "moe.parallel/0");
-    return pool && pool->threads > 1 ? pool : NULL;
-}
-
 /* ---- the table of the kind ---- */
 
 static moe_status forced_create(const moe_router_cfg *cfg, const moe_host *host, void **self, moe_err *err) {
@@ -129,7 +93,7 @@ static moe_status forced_create(const moe_router_cfg *cfg, const moe_host *host,
                   .max_tokens = cfg->max_tokens,
                   .layer = cfg->layer,
                   .key = key_of(cfg, "choice"),
-                  .pool = find_pool(host)};
+                  .pool = router_find_pool(host)};
     if ((s = make_tables(f, zipf, exponent, err))) {
         forced_destroy(f);
         return s;

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdatomic.h>
 
+#include "args.h"
 #include "forced.h"
 
 #define BLOCK 64 /* tokens a work item */
@@ -173,22 +174,6 @@ static void token_backward(call *c, int64_t token, uint8_t *drawn) {
 
 /* ---- the calls ---- */
 
-static int absent(const moe_tensor *x) {
-    return !x || (!x->data && x->ndim == 0);
-}
-
-/* Is x of this dtype and shape [a] (b < 0) or [a,b], with data unless it is empty? If not, err names it. */
-static moe_status expect(const forced *f, const moe_tensor *x, const char *name, int32_t dtype, int64_t a, int64_t b,
-                         moe_err *err) {
-    static const char *const names[] = {[MOE_F32] = "F32", [MOE_I32] = "I32", [MOE_I64] = "I64", [MOE_U8] = "U8"};
-    int ok = x && x->dtype == dtype && x->ndim == (b < 0 ? 1 : 2) && x->shape[0] == a && (b < 0 || x->shape[1] == b);
-    if (ok && (x->data || a == 0)) return MOE_OK;
-    if (b < 0)
-        return moe_fail(err, MOE_E_ARG, "layer %u: %s is not %s [%lld]", f->layer, name, names[dtype], (long long)a);
-    return moe_fail(err, MOE_E_ARG, "layer %u: %s is not %s [%lld,%lld]", f->layer, name, names[dtype], (long long)a,
-                    (long long)b);
-}
-
 /* What both directions take: logits, mask, ids, weights. */
 static moe_status open_call(call *c, const forced *f, const moe_route_args *a, moe_err *err) {
     if (!MOE_REACH(a, moe_route_args, d_logits))
@@ -197,15 +182,15 @@ static moe_status open_call(call *c, const forced *f, const moe_route_args *a, m
     if (tokens < 0 || tokens > f->max_tokens)
         return moe_fail(err, MOE_E_ARG, "layer %u: %lld tokens, declared were at most %lld", f->layer,
                         (long long)tokens, (long long)f->max_tokens);
-    moe_status s = expect(f, a->logits, "logits", MOE_F32, tokens, f->experts, err);
-    if (!s && !absent(a->mask)) s = expect(f, a->mask, "mask", MOE_U8, tokens, -1, err);
-    if (!s) s = expect(f, a->expert_ids, "expert_ids", MOE_I32, tokens, f->k, err);
-    if (!s) s = expect(f, a->weights, "weights", MOE_F32, tokens, f->k, err);
+    moe_status s = router_expect(f->layer, a->logits, "logits", MOE_F32, tokens, f->experts, err);
+    if (!s && !router_absent(a->mask)) s = router_expect(f->layer, a->mask, "mask", MOE_U8, tokens, -1, err);
+    if (!s) s = router_expect(f->layer, a->expert_ids, "expert_ids", MOE_I32, tokens, f->k, err);
+    if (!s) s = router_expect(f->layer, a->weights, "weights", MOE_F32, tokens, f->k, err);
     if (s) return s;
     c->f = f;
     c->tokens = tokens;
     c->logits = a->logits->data;
-    c->mask = absent(a->mask) ? NULL : a->mask->data;
+    c->mask = router_absent(a->mask) ? NULL : a->mask->data;
     c->ids = a->expert_ids->data;
     c->weights = a->weights->data;
     atomic_init(&c->bad, tokens);
@@ -229,41 +214,20 @@ static moe_status open_choice(call *c, const moe_route_args *a, moe_err *err) {
     return MOE_OK;
 }
 
-static moe_status fail_logit(const call *c, moe_err *err) {
-    int64_t token = atomic_load(&c->bad), e = 0;
-    const float *row = c->logits + token * c->f->experts;
-    while (e < c->f->experts - 1 && isfinite(row[e])) e++;
-    return moe_fail(err, MOE_E_DATA, "layer %u: logit of token %lld, expert %lld is %s", c->f->layer, (long long)token,
-                    (long long)e,
-                    isnan(row[e]) ? "nan"
-                    : row[e] > 0  ? "inf"
-                                  : "-inf");
-}
-
 moe_status forced_route(const void *self, const moe_route_args *a, moe_err *err) {
     const forced *f = self;
     call c = {0};
     moe_status s = open_call(&c, f, a, err);
-    if (!s && !absent(a->counts)) s = expect(f, a->counts, "counts", MOE_I64, f->experts, -1, err);
+    if (!s && !router_absent(a->counts)) s = router_expect(f->layer, a->counts, "counts", MOE_I64, f->experts, -1, err);
     if (!s) s = open_choice(&c, a, err);
     if (s) return s;
     run_tokens(&c, token_forward);
-    if (atomic_load(&c.bad) < c.tokens) return fail_logit(&c, err);
-    if (absent(a->counts)) return MOE_OK;
+    int64_t bad = atomic_load(&c.bad);
+    if (bad < c.tokens) return router_fail_logit(f->layer, c.logits + bad * f->experts, bad, f->experts, err);
+    if (router_absent(a->counts)) return MOE_OK;
     int64_t *counts = a->counts->data;
     for (int64_t i = 0; i < c.tokens * f->k; i++)
         if (c.ids[i] >= 0) counts[c.ids[i]]++;
-    return MOE_OK;
-}
-
-/* The host's array is not trusted with memory: an id out of range would be an index. */
-static moe_status check_ids(const call *c, moe_err *err) {
-    const forced *f = c->f;
-    for (int64_t i = 0; i < c->tokens * f->k; i++)
-        if (token_live(c, i / f->k) && (c->ids[i] < 0 || c->ids[i] >= f->experts))
-            return moe_fail(err, MOE_E_ARG, "layer %u: id of token %lld, choice %lld is %d, route leaves 0..%lld",
-                            f->layer, (long long)(i / f->k), (long long)(i % f->k), c->ids[i],
-                            (long long)f->experts - 1);
     return MOE_OK;
 }
 
@@ -271,9 +235,9 @@ moe_status forced_route_bwd(const void *self, const moe_route_args *a, moe_err *
     const forced *f = self;
     call c = {0};
     moe_status s = open_call(&c, f, a, err);
-    if (!s) s = expect(f, a->d_weights, "d_weights", MOE_F32, c.tokens, f->k, err);
-    if (!s) s = expect(f, a->d_logits, "d_logits", MOE_F32, c.tokens, f->experts, err);
-    if (!s) s = check_ids(&c, err);
+    if (!s) s = router_expect(f->layer, a->d_weights, "d_weights", MOE_F32, c.tokens, f->k, err);
+    if (!s) s = router_expect(f->layer, a->d_logits, "d_logits", MOE_F32, c.tokens, f->experts, err);
+    if (!s) s = router_check_ids(f->layer, c.ids, c.mask, c.tokens, f->k, f->experts, err);
     if (s) return s;
     c.d_weights = a->d_weights->data;
     c.d_logits = a->d_logits->data;

@@ -3,6 +3,7 @@
  * afterwards in token order over live tokens only, so that neither threads nor padding change a bit. */
 #include <math.h>
 
+#include "args.h"
 #include "call.h"
 
 #define BLOCK 64 /* tokens a work item */
@@ -101,14 +102,8 @@ static void run_tokens(call *c, int64_t begin, int64_t end, void (*work)(call *,
 }
 
 static moe_status fail_logit(const call *c, moe_err *err) {
-    int64_t token = atomic_load(&c->bad), e = 0;
-    const float *row = c->logits + token * c->t->experts;
-    while (e < c->t->experts - 1 && isfinite(row[e])) e++;
-    return moe_fail(err, MOE_E_DATA, "layer %u: logit of token %lld, expert %lld is %s", c->t->layer, (long long)token,
-                    (long long)e,
-                    isnan(row[e]) ? "nan"
-                    : row[e] > 0  ? "inf"
-                                  : "-inf");
+    int64_t token = atomic_load(&c->bad), experts = c->t->experts;
+    return router_fail_logit(c->t->layer, c->logits + token * experts, token, experts, err);
 }
 
 /* count = the unit's choices, total += them; returns the unit's live tokens. */
@@ -145,23 +140,6 @@ static double balance_slope(const topk *t, double tokens) {
 
 /* ---- the calls ---- */
 
-static int absent(const moe_tensor *x) {
-    return !x || (!x->data && x->ndim == 0);
-}
-
-/* Is x of this dtype and shape [a] (b < 0) or [a,b], with data unless it is empty? */
-static int shaped(const moe_tensor *x, int32_t dtype, int64_t a, int64_t b) {
-    if (!x || x->dtype != dtype || x->ndim != (b < 0 ? 1 : 2) || x->shape[0] != a) return 0;
-    if (b >= 0 && x->shape[1] != b) return 0;
-    return x->data != NULL || a == 0;
-}
-
-static moe_status fail_shape(const topk *t, const char *name, const char *dtype, int64_t a, int64_t b, moe_err *err) {
-    if (b < 0) return moe_fail(err, MOE_E_ARG, "layer %u: %s is not %s [%lld]", t->layer, name, dtype, (long long)a);
-    return moe_fail(err, MOE_E_ARG, "layer %u: %s is not %s [%lld,%lld]", t->layer, name, dtype, (long long)a,
-                    (long long)b);
-}
-
 /* What both directions take: logits, mask, units, workspace. */
 static moe_status open_call(call *c, const topk *t, const moe_route_args *a, moe_err *err) {
     if (!MOE_REACH(a, moe_route_args, d_logits))
@@ -170,9 +148,10 @@ static moe_status open_call(call *c, const topk *t, const moe_route_args *a, moe
     if (tokens < 0 || tokens > t->max_tokens)
         return moe_fail(err, MOE_E_ARG, "layer %u: %lld tokens, declared were at most %lld", t->layer,
                         (long long)tokens, (long long)t->max_tokens);
-    if (!shaped(a->logits, MOE_F32, tokens, t->experts)) return fail_shape(t, "logits", "F32", tokens, t->experts, err);
-    if (!absent(a->mask) && !shaped(a->mask, MOE_U8, tokens, -1)) return fail_shape(t, "mask", "U8", tokens, -1, err);
-    if (!shaped(a->expert_ids, MOE_I32, tokens, t->k)) return fail_shape(t, "expert_ids", "I32", tokens, t->k, err);
+    moe_status s = router_expect(t->layer, a->logits, "logits", MOE_F32, tokens, t->experts, err);
+    if (!s && !router_absent(a->mask)) s = router_expect(t->layer, a->mask, "mask", MOE_U8, tokens, -1, err);
+    if (!s) s = router_expect(t->layer, a->expert_ids, "expert_ids", MOE_I32, tokens, t->k, err);
+    if (s) return s;
     if (t->aux_scope == TOPK_AUX_SEQUENCE && tokens > 0 && (a->seq_len <= 0 || tokens % a->seq_len != 0))
         return moe_fail(err, MOE_E_ARG, "layer %u: aux_scope = sequence, but %lld tokens are no sequences of %lld",
                         t->layer, (long long)tokens, (long long)a->seq_len);
@@ -181,7 +160,7 @@ static moe_status open_call(call *c, const topk *t, const moe_route_args *a, moe
     c->tokens = tokens;
     c->unit = t->aux_scope == TOPK_AUX_SEQUENCE ? a->seq_len : tokens;
     c->logits = a->logits->data;
-    c->mask = absent(a->mask) ? NULL : a->mask->data;
+    c->mask = router_absent(a->mask) ? NULL : a->mask->data;
     c->ids = a->expert_ids->data;
     atomic_init(&c->bad, tokens);
     carve(c, a->workspace);
@@ -191,7 +170,8 @@ static moe_status open_call(call *c, const topk *t, const moe_route_args *a, moe
 static moe_status open_bias(call *c, const moe_route_args *a, moe_err *err) {
     const topk *t = c->t;
     if (!t->bias) return MOE_OK;
-    if (!shaped(a->state, MOE_F32, t->experts, -1)) return fail_shape(t, "expert_bias", "F32", t->experts, -1, err);
+    moe_status s = router_expect(t->layer, a->state, "expert_bias", MOE_F32, t->experts, -1, err);
+    if (s) return s;
     c->bias = a->state->data;
     for (int64_t e = 0; e < t->experts; e++)
         if (!isfinite(c->bias[e]))
@@ -218,14 +198,13 @@ moe_status topk_route(const void *self, const moe_route_args *a, moe_err *err) {
     double sum[TOPK_LOSSES] = {0};
     moe_status s = open_call(&c, t, a, err);
     if (!s) s = open_bias(&c, a, err);
+    if (!s) s = router_expect(t->layer, a->weights, "weights", MOE_F32, c.tokens, t->k, err);
+    if (!s && !router_absent(a->counts)) s = router_expect(t->layer, a->counts, "counts", MOE_I64, t->experts, -1, err);
+    if (!s && !router_absent(a->losses))
+        s = router_expect(t->layer, a->losses, "losses", MOE_F64, TOPK_LOSSES, -1, err);
     if (s) return s;
-    if (!shaped(a->weights, MOE_F32, c.tokens, t->k)) return fail_shape(t, "weights", "F32", c.tokens, t->k, err);
-    if (!absent(a->counts) && !shaped(a->counts, MOE_I64, t->experts, -1))
-        return fail_shape(t, "counts", "I64", t->experts, -1, err);
-    if (!absent(a->losses) && !shaped(a->losses, MOE_F64, TOPK_LOSSES, -1))
-        return fail_shape(t, "losses", "F64", TOPK_LOSSES, -1, err);
     c.weights = a->weights->data;
-    c.measure = !absent(a->losses);
+    c.measure = !router_absent(a->losses);
     for (int64_t begin = 0; begin < c.tokens; begin += c.unit) {
         run_tokens(&c, begin, begin + c.unit, token_forward);
         if (atomic_load(&c.bad) < c.tokens) return fail_logit(&c, err);
@@ -233,27 +212,18 @@ moe_status topk_route(const void *self, const moe_route_args *a, moe_err *err) {
         if (c.measure) add_losses(&c, tokens, sum);
     }
     for (int l = 0; c.measure && l < TOPK_LOSSES; l++) ((double *)a->losses->data)[l] += sum[l];
-    for (int64_t e = 0; !absent(a->counts) && e < t->experts; e++) ((int64_t *)a->counts->data)[e] += c.total[e];
-    return MOE_OK;
-}
-
-/* The host's array is not trusted with memory: an id out of range would be an index. */
-static moe_status check_ids(const call *c, moe_err *err) {
-    for (int64_t i = 0; i < c->tokens * c->t->k; i++)
-        if (token_live(c, i / c->t->k) && (c->ids[i] < 0 || c->ids[i] >= c->t->experts))
-            return moe_fail(err, MOE_E_ARG, "layer %u: id of token %lld, choice %lld is %d, route leaves 0..%lld",
-                            c->t->layer, (long long)(i / c->t->k), (long long)(i % c->t->k), c->ids[i],
-                            (long long)c->t->experts - 1);
+    for (int64_t e = 0; !router_absent(a->counts) && e < t->experts; e++) ((int64_t *)a->counts->data)[e] += c.total[e];
     return MOE_OK;
 }
 
 /* The counts of the global batch, k for each of its tokens: then the balance loss is at least 1 where it should be. */
 static moe_status open_batch(call *c, const moe_route_args *a, int64_t divisor, moe_err *err) {
     const topk *t = c->t;
-    if (!MOE_REACH(a, moe_route_args, batch_counts) || !shaped(a->batch_counts, MOE_I64, t->experts, -1))
-        return fail_shape(t, "batch_counts", "I64", t->experts, -1, err);
+    const moe_tensor *counts = MOE_REACH(a, moe_route_args, batch_counts) ? a->batch_counts : NULL;
+    moe_status s = router_expect(t->layer, counts, "batch_counts", MOE_I64, t->experts, -1, err);
+    if (s) return s;
     int64_t sum = 0;
-    c->batch = a->batch_counts->data;
+    c->batch = counts->data;
     for (int64_t e = 0; e < t->experts; e++) {
         if (c->batch[e] < 0 || c->batch[e] > divisor)
             return moe_fail(err, MOE_E_ARG, "layer %u: batch_counts of expert %lld is %lld of %lld tokens", t->layer,
@@ -272,17 +242,17 @@ static moe_status open_divisor(call *c, const moe_route_args *a, moe_err *err) {
     c->divisor = 1;
     while (token < c->tokens && !token_live(c, token)) token++;
     if (token == c->tokens || (t->aux_coef <= 0 && t->z_coef <= 0)) return MOE_OK;
-    if (!shaped(a->divisor, MOE_I64, 1, -1)) return fail_shape(t, "divisor", "I64", 1, -1, err);
+    moe_status s = router_expect(t->layer, a->divisor, "divisor", MOE_I64, 1, -1, err);
+    if (s) return s;
     int64_t divisor = *(const int64_t *)a->divisor->data;
     if (divisor <= 0)
         return moe_fail(err, MOE_E_ARG, "layer %u: divisor is %lld valid tokens", t->layer, (long long)divisor);
     c->divisor = (double)divisor;
     c->z_scale = 2 * t->z_coef / c->divisor;
     if (t->aux_scope != TOPK_AUX_GLOBAL) return MOE_OK;
-    c->measure = !absent(a->losses);
-    if (c->measure && !shaped(a->losses, MOE_F64, TOPK_LOSSES, -1))
-        return fail_shape(t, "losses", "F64", TOPK_LOSSES, -1, err);
-    return open_batch(c, a, divisor, err);
+    c->measure = !router_absent(a->losses);
+    if (c->measure) s = router_expect(t->layer, a->losses, "losses", MOE_F64, TOPK_LOSSES, -1, err);
+    return s ? s : open_batch(c, a, divisor, err);
 }
 
 /* load_e = d loss / d P_te for the tokens of one unit, zero in the padding: aux_coef / divisor * slope * n_e */
@@ -301,12 +271,12 @@ moe_status topk_route_bwd(const void *self, const moe_route_args *a, moe_err *er
     const topk *t = self;
     call c = {0};
     moe_status s = open_call(&c, t, a, err);
+    if (!s) s = router_expect(t->layer, a->d_weights, "d_weights", MOE_F32, c.tokens, t->k, err);
+    if (!s) s = router_expect(t->layer, a->d_logits, "d_logits", MOE_F32, c.tokens, t->experts, err);
+    if (s || c.tokens == 0) return s;
+    s = open_divisor(&c, a, err);
+    if (!s) s = router_check_ids(t->layer, c.ids, c.mask, c.tokens, t->k, t->experts, err);
     if (s) return s;
-    if (!shaped(a->d_weights, MOE_F32, c.tokens, t->k)) return fail_shape(t, "d_weights", "F32", c.tokens, t->k, err);
-    if (!shaped(a->d_logits, MOE_F32, c.tokens, t->experts))
-        return fail_shape(t, "d_logits", "F32", c.tokens, t->experts, err);
-    if (c.tokens == 0) return MOE_OK;
-    if ((s = open_divisor(&c, a, err)) || (s = check_ids(&c, err))) return s;
     c.d_weights = a->d_weights->data;
     c.d_logits = a->d_logits->data;
     for (int64_t begin = 0; begin < c.tokens; begin += c.unit) {

@@ -4,6 +4,8 @@
 
 #include <math.h>
 
+#include "options.h"
+
 #define BIAS_RATE "0.001"
 
 static const moe_option options[] = {
@@ -29,43 +31,7 @@ static const moe_option options[] = {
 
 static const char *const losses[] = {"aux_loss", "z_loss", "entropy", NULL};
 
-static const moe_option *option_find(const char *key) {
-    for (uint32_t i = 0; i < N_OPTIONS; i++)
-        if (strcmp(options[i].key, key) == 0) return &options[i];
-    return NULL;
-}
-
-static const char *value_of(const moe_router_cfg *cfg, const char *key) {
-    const char *given = moe_kv_find(cfg->kv, cfg->n_kv, key);
-    return given ? given : option_find(key)->dflt;
-}
-
-/* out = place of the value among the words of the option's type; every other word is refused, whatever the host let
- * through. */
-static moe_status read_word(const moe_router_cfg *cfg, const char *key, int *out, moe_err *err) {
-    const char *value = value_of(cfg, key), *type = option_find(key)->type;
-    const char *words = strcmp(type, "bool") == 0 ? "false|true" : type + strlen("enum ");
-    size_t length = strlen(value);
-    *out = 0;
-    for (const char *word = words; word; word = strchr(word, '|'), word += word != NULL) {
-        if (strcspn(word, "|") == length && strncmp(word, value, length) == 0) return MOE_OK;
-        ++*out;
-    }
-    return moe_fail(err, MOE_E_ARG, "%s = %s: the words are %s", key, value, words);
-}
-
-/* A number in the range of the option's type: "float LO..HI" or "int LO..HI". */
-static moe_status read_number(const moe_router_cfg *cfg, const char *key, double *out, moe_err *err) {
-    const char *value = value_of(cfg, key), *range = strchr(option_find(key)->type, ' ');
-    double least = strtod(range, NULL), most = strtod(strstr(range, "..") + 2, NULL);
-    char *end = NULL;
-    *out = strtod(value, &end);
-    int whole = strncmp(option_find(key)->type, "int", 3) != 0 || *out == floor(*out);
-    if (end != value && *end == '\0' && *out >= least && *out <= most && whole) return MOE_OK;
-    return moe_fail(err, MOE_E_ARG, "%s = %s: not a number from%s", key, value, range);
-}
-
-static moe_status read_options(topk *t, const moe_router_cfg *cfg, moe_err *err) {
+static moe_status read_options(topk *t, const router_options *o, moe_err *err) {
     int group_score = 0;
     double scale = 1, jitter = 0, groups = 0, kept = 0;
     const struct {
@@ -80,13 +46,11 @@ static moe_status read_options(topk *t, const moe_router_cfg *cfg, moe_err *err)
     } numbers[] = {
         {"scale", &scale},          {"groups", &groups},    {"groups_kept", &kept}, {"bias_rate", &t->bias_rate},
         {"aux_coef", &t->aux_coef}, {"z_coef", &t->z_coef}, {"jitter", &jitter}};
-    for (uint64_t i = 0; i < cfg->n_kv; i++)
-        if (!option_find(cfg->kv[i].key)) return moe_fail(err, MOE_E_ARG, "%s: unknown key", cfg->kv[i].key);
-    moe_status s = MOE_OK;
+    moe_status s = router_refuse_unknown(o, err);
     for (size_t i = 0; !s && i < sizeof words / sizeof words[0]; i++)
-        s = read_word(cfg, words[i].key, words[i].out, err);
+        s = router_read_word(o, words[i].key, words[i].out, err);
     for (size_t i = 0; !s && i < sizeof numbers / sizeof numbers[0]; i++)
-        s = read_number(cfg, numbers[i].key, numbers[i].out, err);
+        s = router_read_number(o, numbers[i].key, numbers[i].out, err);
     t->scale = (float)scale;
     t->jitter = (float)jitter;
     t->groups = (int64_t)groups;
@@ -96,16 +60,10 @@ static moe_status read_options(topk *t, const moe_router_cfg *cfg, moe_err *err)
 }
 
 static moe_status refuse_sizes(const moe_router_cfg *cfg, moe_err *err) {
-    if (cfg->n_experts == 0) return moe_fail(err, MOE_E_ARG, "experts = 0: a router needs at least one expert");
-    if (cfg->top_k == 0) return moe_fail(err, MOE_E_ARG, "top_k = 0 with experts = %u: at least 1", cfg->n_experts);
-    if (cfg->top_k > cfg->n_experts)
-        return moe_fail(err, MOE_E_ARG, "top_k = %u is more than experts = %u", cfg->top_k, cfg->n_experts);
+    moe_status s = router_refuse_sizes(cfg, "topk", err);
+    if (s) return s;
     if (cfg->n_experts > INT32_MAX / 2)
         return moe_fail(err, MOE_E_ARG, "experts = %u: too many for 32-bit ids", cfg->n_experts);
-    if (cfg->n_identity > 0)
-        return moe_fail(err, MOE_E_UNSUPPORTED, "identity experts = %u: topk has none", cfg->n_identity);
-    if (cfg->max_tokens < 0)
-        return moe_fail(err, MOE_E_ARG, "max_tokens = %lld is negative", (long long)cfg->max_tokens);
     if (cfg->max_tokens > TOPK_MAX_TOKENS)
         return moe_fail(err, MOE_E_UNSUPPORTED, "max_tokens = %lld: topk takes at most %lld a call",
                         (long long)cfg->max_tokens, (long long)TOPK_MAX_TOKENS);
@@ -114,9 +72,9 @@ static moe_status refuse_sizes(const moe_router_cfg *cfg, moe_err *err) {
 
 /* Groups as they were read become groups, kept, per and best_of as the calls use them: kept = 0 without a limit. One
  * group, as model files write it, is no limit and no mistake. */
-static moe_status set_groups(topk *t, const moe_router_cfg *cfg, moe_err *err) {
+static moe_status set_groups(topk *t, const router_options *o, moe_err *err) {
     long long experts = t->experts, groups = t->groups, kept = t->kept, k = t->k;
-    const char *word = value_of(cfg, "group_score");
+    const char *word = router_value(o, "group_score");
     if (groups == 0 && kept > 0)
         return moe_fail(err, MOE_E_ARG, "groups_kept = %lld has no effect with groups = 0", kept);
     if (groups == 0 && t->best_of != 1)
@@ -147,7 +105,7 @@ static moe_status set_groups(topk *t, const moe_router_cfg *cfg, moe_err *err) {
 }
 
 /* An option without effect, or one that leaves the router untrained, is a mistake of the recipe. */
-static moe_status refuse_contradictions(const topk *t, const moe_router_cfg *cfg, moe_err *err) {
+static moe_status refuse_contradictions(const topk *t, const router_options *o, moe_err *err) {
     if (t->sigmoid && t->after)
         return moe_fail(err, MOE_E_ARG, "score = sigmoid contradicts order = after: only a softmax has an order");
     if (t->k == 1 && (t->after || t->renormalise))
@@ -157,7 +115,7 @@ static moe_status refuse_contradictions(const topk *t, const moe_router_cfg *cfg
                         t->after ? "order = after" : "renormalise = true", (double)t->scale);
     if (!t->bias && t->bias_rate != strtod(BIAS_RATE, NULL))
         return moe_fail(err, MOE_E_ARG, "bias_rate = %s has no effect with expert_bias = false",
-                        value_of(cfg, "bias_rate"));
+                        router_value(o, "bias_rate"));
     if (!t->bias && t->centre)
         return moe_fail(err, MOE_E_ARG, "bias_centre = true has no effect with expert_bias = false");
     if (t->aux_scope == TOPK_AUX_GLOBAL && t->aux_coef <= 0)
@@ -165,15 +123,8 @@ static moe_status refuse_contradictions(const topk *t, const moe_router_cfg *cfg
             err, MOE_E_ARG,
             "aux_scope = global has no effect with aux_coef = %s, and would make backward wait for the counts "
             "of the global batch",
-            value_of(cfg, "aux_coef"));
+            router_value(o, "aux_coef"));
     return MOE_OK;
-}
-
-static const moe_parallel *find_pool(const moe_host *host) {
-    const moe_device_service *dev = host->service ? host->service(host->ctx, "moe.device/0") : NULL;
-    if (!dev || !MOE_REACH(dev->table, moe_device_v0, extension) || !dev->table->extension) return NULL;
-    const moe_parallel *pool = dev->table->extension(dev->self, "moe.parallel/0");
-    return pool && pool->threads > 1 ? pool : NULL;
 }
 
 static const row_ops *find_rows(void) {
@@ -185,15 +136,16 @@ static const row_ops *find_rows(void) {
 
 static moe_status topk_create(const moe_router_cfg *cfg, const moe_host *host, void **self, moe_err *err) {
     topk seen = {.experts = cfg->n_experts, .k = cfg->top_k, .max_tokens = cfg->max_tokens, .layer = cfg->layer};
+    const router_options o = {options, N_OPTIONS, cfg};
     moe_status s = refuse_sizes(cfg, err);
-    if (!s) s = read_options(&seen, cfg, err);
-    if (!s) s = set_groups(&seen, cfg, err);
-    if (!s) s = refuse_contradictions(&seen, cfg, err);
+    if (!s) s = read_options(&seen, &o, err);
+    if (!s) s = set_groups(&seen, &o, err);
+    if (!s) s = refuse_contradictions(&seen, &o, err);
     if (s) return s;
     if (seen.bias && seen.k == seen.experts && host->log)
         host->log(host->ctx, MOE_LOG_WARN, "expert_bias cannot change the load while top_k equals the experts");
     seen.rows = find_rows();
-    seen.pool = find_pool(host);
+    seen.pool = router_find_pool(host);
     seen.state = (moe_param_spec){"expert_bias", "zeros", 1, MOE_F32, {cfg->n_experts, 1, 1, 1}};
     topk *t = malloc(sizeof *t);
     if (!t) return moe_fail(err, MOE_E_NOMEM, "no memory for a router of %zu bytes", sizeof *t);
