@@ -81,6 +81,61 @@ static void keep_warning(void *ctx, int32_t level, const char *msg) {
     if (level <= MOE_LOG_WARN) snprintf(r->warning, sizeof r->warning, "%s", msg);
 }
 
+void rig_refuses(const char *id, int64_t experts, int64_t k, const char *options, const char *a, const char *b) {
+    test_host h;
+    void *self = NULL;
+    moe_err err;
+    moe_status s = rig_create(id, experts, k, 8, options, test_host_init(&h, NULL), &self, &err);
+    ck_assert_msg(s != MOE_OK, "E %d, k %d, %s was accepted", (int)experts, (int)k, options);
+    ck_assert_int_eq(s, err.code);
+    ck_assert_ptr_null(self);
+    ck_assert_msg(strstr(err.msg, a) && strstr(err.msg, b), "'%s' lacks %s or %s", err.msg, a, b);
+    ck_assert_ptr_null(strchr(err.msg, '\n'));
+}
+
+void rig_refuses_cfg(const char *id) {
+    const moe_router_v0 *table = plugin_open("router", id)->vtable;
+    test_host h;
+    void *self = NULL;
+    moe_err err = {.size = sizeof err};
+    moe_router_cfg cfg = {.size = sizeof cfg, .top_k = 2, .n_experts = 4, .n_identity = 2, .max_tokens = 4};
+    ck_assert_int_eq(table->create(&cfg, test_host_init(&h, NULL), &self, &err), MOE_E_UNSUPPORTED);
+    ck_assert_ptr_nonnull(strstr(err.msg, "identity"));
+    cfg.n_identity = 0;
+    cfg.max_tokens = -1;
+    ck_assert_int_eq(table->create(&cfg, test_host_init(&h, NULL), &self, &err), MOE_E_ARG);
+    ck_assert_ptr_nonnull(strstr(err.msg, "max_tokens = -1"));
+    cfg.max_tokens = 4;
+    ck_assert_int_eq(table->create(&cfg, test_host_init(&h, NULL), &self, &err), MOE_OK);
+    table->destroy(self);
+}
+
+void rig_has_options(const char *id, const char *const *keys, uint32_t n) {
+    const moe_desc *d = plugin_open("router", id);
+    ck_assert_uint_eq(d->n_options, n);
+    for (uint32_t i = 0; i < n; i++) {
+        ck_assert_str_eq(d->options[i].key, keys[i]);
+        ck_assert_ptr_nonnull(d->options[i].dflt);
+        ck_assert_uint_gt(strlen(d->options[i].help), 10);
+    }
+}
+
+void rig_refuses_shapes(rig *r) {
+    r->tokens = 5; /* more than declared */
+    ck_assert_int_eq(rig_route(r), MOE_E_ARG);
+    ck_assert_ptr_nonnull(strstr(r->err.msg, "5 tokens"));
+    r->tokens = 4;
+    r->experts = 7;
+    ck_assert_int_eq(rig_route(r), MOE_E_ARG);
+    ck_assert_ptr_nonnull(strstr(r->err.msg, "logits is not F32 [4,8]"));
+    r->experts = 8;
+    r->k = 3;
+    ck_assert_int_eq(rig_route(r), MOE_E_ARG);
+    ck_assert_int_eq(rig_bwd(r), MOE_E_ARG);
+    ck_assert_ptr_nonnull(strstr(r->err.msg, "expert_ids is not I32 [4,2]"));
+    r->k = 2;
+}
+
 void rig_open(rig *r, const char *id, int64_t tokens, int64_t experts, int64_t k, const char *options,
               const test_service *services) {
     *r = (rig){.tokens = tokens, .experts = experts, .k = k, .seq_len = tokens, .divisor = tokens, .step = 1};

@@ -49,6 +49,15 @@ moe_status rig_create(const char *id, int64_t experts, int64_t k, int64_t tokens
 /* The same with layer and seed, which are 3 and 1 above. */
 moe_status rig_create_at(const char *id, uint32_t layer, uint64_t seed, int64_t experts, int64_t k, int64_t tokens,
                          const char *options, const moe_host *host, void **self, moe_err *err);
+/* Creation fails, and the message, one line, holds both words. */
+void rig_refuses(const char *id, int64_t experts, int64_t k, const char *options, const char *a, const char *b);
+/* The same of identity experts and of negative tokens; without options, the published defaults are taken. */
+void rig_refuses_cfg(const char *id);
+/* The published options are keys [n], each with a default and some help. */
+void rig_has_options(const char *id, const char *const *keys, uint32_t n);
+/* Of an instance for 4 tokens, 8 experts, top-2: calls with other shapes fail and name them. The shapes are as before.
+ */
+void rig_refuses_shapes(rig *r);
 /* Instance (layer 3) and zeroed buffers; fails the test on an error. services may be NULL. */
 void rig_open(rig *r, const char *id, int64_t tokens, int64_t experts, int64_t k, const char *options,
               const test_service *services);

@@ -8,16 +8,8 @@
 
 /* ---- refusals ---- */
 
-/* Creation fails and the message holds both words. */
 static void refused(int64_t experts, int64_t k, const char *options, const char *a, const char *b) {
-    test_host h;
-    void *self = NULL;
-    moe_err err;
-    moe_status s = rig_create("forced", experts, k, 8, options, test_host_init(&h, NULL), &self, &err);
-    ck_assert_msg(s != MOE_OK, "E %d, k %d, %s was accepted", (int)experts, (int)k, options);
-    ck_assert_int_eq(s, err.code);
-    ck_assert_ptr_null(self);
-    ck_assert_msg(strstr(err.msg, a) && strstr(err.msg, b), "'%s' lacks %s or %s", err.msg, a, b);
+    rig_refuses("forced", experts, k, options, a, b);
 }
 
 START_TEST(C006_bad_sizes_are_refused) {
@@ -47,20 +39,7 @@ START_TEST(C032_an_exponent_without_effect_is_refused) {
 END_TEST
 
 START_TEST(identity_experts_and_negative_tokens_are_refused) {
-    const moe_router_v0 *table = plugin_open("router", "forced")->vtable;
-    test_host h;
-    void *self = NULL;
-    moe_err err = {.size = sizeof err};
-    moe_router_cfg cfg = {.size = sizeof cfg, .top_k = 2, .n_experts = 4, .n_identity = 2, .max_tokens = 4};
-    ck_assert_int_eq(table->create(&cfg, test_host_init(&h, NULL), &self, &err), MOE_E_UNSUPPORTED);
-    ck_assert_ptr_nonnull(strstr(err.msg, "identity"));
-    cfg.n_identity = 0;
-    cfg.max_tokens = -1;
-    ck_assert_int_eq(table->create(&cfg, test_host_init(&h, NULL), &self, &err), MOE_E_ARG);
-    ck_assert_ptr_nonnull(strstr(err.msg, "max_tokens = -1"));
-    cfg.max_tokens = 4; /* no options at all: the published defaults */
-    ck_assert_int_eq(table->create(&cfg, test_host_init(&h, NULL), &self, &err), MOE_OK);
-    table->destroy(self);
+    rig_refuses_cfg("forced");
 }
 END_TEST
 
@@ -78,14 +57,8 @@ START_TEST(C008_one_choice_warns) {
 END_TEST
 
 START_TEST(schema_and_needs) {
-    const moe_desc *d = plugin_open("router", "forced");
     static const char *const keys[] = {"load", "exponent", "shuffle"};
-    ck_assert_uint_eq(d->n_options, 3);
-    for (uint32_t i = 0; i < d->n_options; i++) {
-        ck_assert_str_eq(d->options[i].key, keys[i]);
-        ck_assert_ptr_nonnull(d->options[i].dflt);
-        ck_assert_uint_gt(strlen(d->options[i].help), 10);
-    }
+    rig_has_options("forced", keys, sizeof keys / sizeof keys[0]);
     rig r;
     rig_open(&r, "forced", 4, 8, 2, "load=zipf", NULL);
     ck_assert_uint_eq(r.needs.inputs, MOE_ROUTER_LOGITS);
@@ -101,19 +74,7 @@ END_TEST
 START_TEST(wrong_shapes_are_refused) {
     rig r;
     rig_open(&r, "forced", 4, 8, 2, "load=zipf", NULL);
-    r.tokens = 5; /* more than declared */
-    ck_assert_int_eq(rig_route(&r), MOE_E_ARG);
-    ck_assert_ptr_nonnull(strstr(r.err.msg, "5 tokens"));
-    r.tokens = 4;
-    r.experts = 7;
-    ck_assert_int_eq(rig_route(&r), MOE_E_ARG);
-    ck_assert_ptr_nonnull(strstr(r.err.msg, "logits is not F32 [4,8]"));
-    r.experts = 8;
-    r.k = 3;
-    ck_assert_int_eq(rig_route(&r), MOE_E_ARG);
-    ck_assert_int_eq(rig_bwd(&r), MOE_E_ARG);
-    ck_assert_ptr_nonnull(strstr(r.err.msg, "expert_ids is not I32 [4,2]"));
-    r.k = 2;
+    rig_refuses_shapes(&r);
     r.first_token = -1;
     ck_assert_int_eq(rig_route(&r), MOE_E_ARG);
     ck_assert_ptr_nonnull(strstr(r.err.msg, "first_token = -1"));

@@ -2,17 +2,8 @@
 #include "fixture.h"
 #include "test_main.h"
 
-/* Creation fails and the message holds both words. */
 static void refused(int64_t experts, int64_t k, const char *options, const char *a, const char *b) {
-    test_host h;
-    void *self = NULL;
-    moe_err err;
-    moe_status s = rig_create("topk", experts, k, 8, options, test_host_init(&h, NULL), &self, &err);
-    ck_assert_msg(s != MOE_OK, "E %d, k %d, %s was accepted", (int)experts, (int)k, options);
-    ck_assert_int_eq(s, err.code);
-    ck_assert_ptr_null(self);
-    ck_assert_msg(strstr(err.msg, a) && strstr(err.msg, b), "'%s' lacks %s or %s", err.msg, a, b);
-    ck_assert_ptr_null(strchr(err.msg, '\n'));
+    rig_refuses("topk", experts, k, options, a, b);
 }
 
 START_TEST(C006_k_above_experts_is_refused) {
@@ -83,27 +74,15 @@ START_TEST(C033_unknown_words_do_not_fall_through) {
 END_TEST
 
 START_TEST(identity_experts_are_refused) {
-    const moe_router_v0 *table = plugin_open("router", "topk")->vtable;
-    test_host h;
-    void *self = NULL;
-    moe_err err = {.size = sizeof err};
-    moe_router_cfg cfg = {.size = sizeof cfg, .top_k = 2, .n_experts = 4, .n_identity = 2, .max_tokens = 4};
-    ck_assert_int_eq(table->create(&cfg, test_host_init(&h, NULL), &self, &err), MOE_E_UNSUPPORTED);
-    ck_assert_ptr_nonnull(strstr(err.msg, "identity"));
+    rig_refuses_cfg("topk");
 }
 END_TEST
 
 START_TEST(schema_is_complete) {
-    const moe_desc *d = plugin_open("router", "topk");
     static const char *const keys[] = {"score",       "order",       "renormalise", "scale",     "groups",
                                        "groups_kept", "group_score", "expert_bias", "bias_rate", "bias_centre",
                                        "aux_coef",    "aux_scope",   "z_coef",      "jitter"};
-    ck_assert_uint_eq(d->n_options, sizeof keys / sizeof keys[0]);
-    for (uint32_t i = 0; i < d->n_options; i++) {
-        ck_assert_str_eq(d->options[i].key, keys[i]);
-        ck_assert_ptr_nonnull(d->options[i].dflt);
-        ck_assert_uint_gt(strlen(d->options[i].help), 10);
-    }
+    rig_has_options("topk", keys, sizeof keys / sizeof keys[0]);
 }
 END_TEST
 
