@@ -25,8 +25,8 @@ typedef struct session {
 
 void session_free(session *s);
 
-/* [main, collective] The trainer of one rank, as cfg says: s->trainer, or a changed copy of it. bootstrap: of ranks_run;
- * it says which rank of how many. */
+/* [main, collective] The trainer of one rank, as cfg says: s->trainer, or a changed copy of it. bootstrap: of
+ * ranks_run; it says which rank of how many. */
 moe_status session_trainer(const session *s, const trainer_cfg *cfg, const moe_bootstrap *bootstrap, trainer **out,
                            moe_err *err);
 
