@@ -3,7 +3,8 @@
  * pack (compute lane), exchange (comm lane), unpack (compute lane). MOE_DISPATCH copies token rows to expert order;
  * MOE_COMBINE sums expert rows back to tokens (FP32, slots in order). Each is the other's backward, so there is no
  * separate backward. The probability of a slot goes out with its row and is applied inside the expert; its gradient
- * comes back to the slot, not summed, 0 where the slot was dropped. */
+ * comes back to the slot, not summed over slots, summed over the members that share an expert, 0 where the slot was
+ * dropped. Rows of an expert are in the order of members, then tokens, then slots. */
 #ifndef MOE_DISPATCHER_H
 #define MOE_DISPATCHER_H
 #include "base.h"
@@ -15,13 +16,26 @@ extern "C" {
 enum { MOE_DISPATCH, MOE_COMBINE };
 enum { MOE_PHASE_PACK = 1, MOE_PHASE_EXCHANGE = 2, MOE_PHASE_UNPACK = 4 };
 
+/* What happens when more rows come than recv_rows: layout fails with MOE_E_OVERFLOW on every rank of the group, or the
+ * last rows of the order are dropped (their slots give and get nothing, as if their id were -1). */
+enum { MOE_OVERFLOW_STOP, MOE_OVERFLOW_DROP };
+
+/* Ranks: the group has ep_size * etp_size members, member ep * etp_size + etp. Expert e lives on all etp_size members
+ * of ep = e / (n_experts / ep_size), each with a part of its ffn width: a row goes to all of them, and what they give
+ * back is summed (expert tensor parallelism). Every member has tokens of its own. */
 typedef struct moe_dispatcher_cfg {
-    uint32_t size, layer, top_k, n_experts; /* global experts */
-    uint32_t ep_rank, ep_size;              /* experts [ep_rank * E / ep_size, ...) live here */
-    int64_t hidden, max_tokens;             /* tokens of one rank and call */
-    int64_t row_align;                      /* from the precision: rows of an expert begin at multiples */
-    int64_t min_rows; /* every local expert has this many rows at least, padding rows after its own; 0 = none */
-    void *ep_group;   /* comm group, NULL when ep_size is 1 */
+    uint32_t size, layer, top_k, n_experts; /* global experts, a multiple of ep_size */
+    uint32_t ep_rank, ep_size, etp_rank, etp_size;
+    int64_t hidden, max_tokens; /* tokens of one rank and call */
+    int64_t row_align;          /* from the precision: rows of an expert begin at multiples */
+    int64_t min_rows;   /* every local expert has this many rows at least, padding rows after its own; 0 = none */
+    int64_t recv_rows;  /* rows in expert order at most, aligned ends included; 0 = what the worst routing gives */
+    int32_t overflow;   /* MOE_OVERFLOW_*, with recv_rows */
+    uint32_t node_size; /* ranks of the world that share a node, neighbours by number; 0 = all */
+    /* Comm groups of the members, for movements and for layout (its calls come from another lane); NULL when there is
+     * one member. first_rank: the world's number of member 0; the others follow it. */
+    void *group, *layout_group;
+    uint32_t first_rank, reserved;
     const moe_kv *kv; /* [n_kv] */
     uint64_t n_kv;
 } moe_dispatcher_cfg;
@@ -62,6 +76,9 @@ typedef struct moe_move_args {
      * row_scalar, writes slot_scalar */
     const moe_tensor *slot_scalar; /* [T,k] */
     const moe_tensor *row_scalar;  /* [N] */
+    /* [1] host memory of the device, or NULL: the bytes of payload (planes and scalars) that this rank gives to other
+     * ranks in this movement are added. Written in stream order. */
+    uint64_t *sent;
 } moe_move_args;
 
 typedef struct moe_dispatcher_v0 {

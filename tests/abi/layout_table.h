@@ -73,22 +73,50 @@
     AT(moe_comm_cfg, reserved, 12, 4) \
     AT(moe_comm_cfg, kv, 16, 8) \
     AT(moe_comm_cfg, n_kv, 24, 8) \
-    SIZE(moe_comm_v0, 112) \
+    SIZE(moe_comm_v0, 160) \
     AT(moe_comm_v0, size, 0, 4) \
     AT(moe_comm_v0, launch, 4, 4) \
     AT(moe_comm_v0, topology, 8, 8) \
     AT(moe_comm_v0, create, 16, 8) \
     AT(moe_comm_v0, destroy, 24, 8) \
-    AT(moe_comm_v0, group_create, 32, 8) \
+    AT(moe_comm_v0, group_split, 32, 8) \
     AT(moe_comm_v0, group_destroy, 40, 8) \
-    AT(moe_comm_v0, all_reduce, 48, 8) \
-    AT(moe_comm_v0, all_gather, 56, 8) \
-    AT(moe_comm_v0, reduce_scatter, 64, 8) \
-    AT(moe_comm_v0, broadcast, 72, 8) \
-    AT(moe_comm_v0, barrier, 80, 8) \
-    AT(moe_comm_v0, abort, 88, 8) \
-    AT(moe_comm_v0, poll, 96, 8) \
-    AT(moe_comm_v0, extension, 104, 8) \
+    AT(moe_comm_v0, group_info, 48, 8) \
+    AT(moe_comm_v0, all_reduce, 56, 8) \
+    AT(moe_comm_v0, all_gather, 64, 8) \
+    AT(moe_comm_v0, reduce_scatter, 72, 8) \
+    AT(moe_comm_v0, broadcast, 80, 8) \
+    AT(moe_comm_v0, all_to_all_v, 88, 8) \
+    AT(moe_comm_v0, barrier, 96, 8) \
+    AT(moe_comm_v0, p2p, 104, 8) \
+    AT(moe_comm_v0, window_create, 112, 8) \
+    AT(moe_comm_v0, window_destroy, 120, 8) \
+    AT(moe_comm_v0, abort, 128, 8) \
+    AT(moe_comm_v0, poll, 136, 8) \
+    AT(moe_comm_v0, waiting, 144, 8) \
+    AT(moe_comm_v0, extension, 152, 8) \
+    SIZE(moe_a2a_args, 56) \
+    AT(moe_a2a_args, size, 0, 4) \
+    AT(moe_a2a_args, reserved, 4, 4) \
+    AT(moe_a2a_args, in, 8, 8) \
+    AT(moe_a2a_args, out, 16, 8) \
+    AT(moe_a2a_args, in_at, 24, 8) \
+    AT(moe_a2a_args, in_bytes, 32, 8) \
+    AT(moe_a2a_args, out_at, 40, 8) \
+    AT(moe_a2a_args, out_bytes, 48, 8) \
+    SIZE(moe_p2p_op, 32) \
+    AT(moe_p2p_op, buf, 0, 8) \
+    AT(moe_p2p_op, bytes, 8, 8) \
+    AT(moe_p2p_op, peer, 16, 4) \
+    AT(moe_p2p_op, tag, 20, 4) \
+    AT(moe_p2p_op, receive, 24, 4) \
+    AT(moe_p2p_op, reserved, 28, 4) \
+    SIZE(moe_window, 32) \
+    AT(moe_window, size, 0, 4) \
+    AT(moe_window, n, 4, 4) \
+    AT(moe_window, bytes, 8, 8) \
+    AT(moe_window, peers, 16, 8) \
+    AT(moe_window, self, 24, 8) \
     SIZE(moe_comm_service, 24) \
     AT(moe_comm_service, size, 0, 4) \
     AT(moe_comm_service, reserved, 4, 4) \
@@ -171,20 +199,28 @@
     AT(moe_parallel, threads, 4, 4) \
     AT(moe_parallel, run, 8, 8) \
     AT(moe_parallel, self, 16, 8) \
-    SIZE(moe_dispatcher_cfg, 80) \
+    SIZE(moe_dispatcher_cfg, 120) \
     AT(moe_dispatcher_cfg, size, 0, 4) \
     AT(moe_dispatcher_cfg, layer, 4, 4) \
     AT(moe_dispatcher_cfg, top_k, 8, 4) \
     AT(moe_dispatcher_cfg, n_experts, 12, 4) \
     AT(moe_dispatcher_cfg, ep_rank, 16, 4) \
     AT(moe_dispatcher_cfg, ep_size, 20, 4) \
-    AT(moe_dispatcher_cfg, hidden, 24, 8) \
-    AT(moe_dispatcher_cfg, max_tokens, 32, 8) \
-    AT(moe_dispatcher_cfg, row_align, 40, 8) \
-    AT(moe_dispatcher_cfg, min_rows, 48, 8) \
-    AT(moe_dispatcher_cfg, ep_group, 56, 8) \
-    AT(moe_dispatcher_cfg, kv, 64, 8) \
-    AT(moe_dispatcher_cfg, n_kv, 72, 8) \
+    AT(moe_dispatcher_cfg, etp_rank, 24, 4) \
+    AT(moe_dispatcher_cfg, etp_size, 28, 4) \
+    AT(moe_dispatcher_cfg, hidden, 32, 8) \
+    AT(moe_dispatcher_cfg, max_tokens, 40, 8) \
+    AT(moe_dispatcher_cfg, row_align, 48, 8) \
+    AT(moe_dispatcher_cfg, min_rows, 56, 8) \
+    AT(moe_dispatcher_cfg, recv_rows, 64, 8) \
+    AT(moe_dispatcher_cfg, overflow, 72, 4) \
+    AT(moe_dispatcher_cfg, node_size, 76, 4) \
+    AT(moe_dispatcher_cfg, group, 80, 8) \
+    AT(moe_dispatcher_cfg, layout_group, 88, 8) \
+    AT(moe_dispatcher_cfg, first_rank, 96, 4) \
+    AT(moe_dispatcher_cfg, reserved, 100, 4) \
+    AT(moe_dispatcher_cfg, kv, 104, 8) \
+    AT(moe_dispatcher_cfg, n_kv, 112, 8) \
     SIZE(moe_dispatcher_needs, 40) \
     AT(moe_dispatcher_needs, size, 0, 4) \
     AT(moe_dispatcher_needs, dispatch_phases, 4, 4) \
@@ -207,7 +243,7 @@
     SIZE(moe_plane, 96) \
     AT(moe_plane, token_order, 0, 48) \
     AT(moe_plane, expert_order, 48, 48) \
-    SIZE(moe_move_args, 72) \
+    SIZE(moe_move_args, 80) \
     AT(moe_move_args, size, 0, 4) \
     AT(moe_move_args, n_planes, 4, 4) \
     AT(moe_move_args, direction, 8, 4) \
@@ -219,6 +255,7 @@
     AT(moe_move_args, rows, 48, 8) \
     AT(moe_move_args, slot_scalar, 56, 8) \
     AT(moe_move_args, row_scalar, 64, 8) \
+    AT(moe_move_args, sent, 72, 8) \
     SIZE(moe_dispatcher_v0, 72) \
     AT(moe_dispatcher_v0, size, 0, 4) \
     AT(moe_dispatcher_v0, reserved, 4, 4) \
