@@ -108,6 +108,8 @@ static moe_status add_dispatcher(model *m, uint32_t layer, moe_err *err) {
                               .top_k = c->top_k,
                               .n_experts = c->experts,
                               .ep_size = 1,
+                              .etp_size = 1,
+                              .first_rank = m->parts->cfg.rank,
                               .hidden = c->hidden,
                               .max_tokens = c->micro * c->seq,
                               .row_align = m->parts->precision_needs.row_align,

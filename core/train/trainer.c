@@ -52,7 +52,8 @@ static moe_status make_group(trainer *t, moe_err *err) {
     uint32_t *ranks = malloc(dp * sizeof *ranks);
     if (!ranks) return moe_fail(err, MOE_E_NOMEM, "out of memory for a group of %u ranks", dp);
     mesh_group(&t->mesh, MESH_DP, rank, ranks);
-    moe_status status = t->parts->comm->group_create(t->parts->comm_self, "dp", ranks, dp, &t->dp_group, err);
+    /* all groups of the axis in one call; a group's color is its first rank */
+    moe_status status = t->parts->comm->group_split(t->parts->comm_self, NULL, "dp", ranks[0], &t->dp_group, err);
     free(ranks);
     return status;
 }
