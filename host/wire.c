@@ -181,7 +181,12 @@ static int wire_mesh(session *s, const recipe *r, err_list *errs) {
     }
     moe_err err = {.size = sizeof err};
     if (!code && mesh_init(&s->mesh, &t->mesh, &err)) {
-        err_list_add(errs, "%s: %s", recipe_get(r, "parallel", "dp")->where_key, err.msg);
+        static const char *const keys[] = {"tp", "ep", "etp"};
+        const char *key = "dp";
+        for (size_t i = sizeof keys / sizeof keys[0]; i-- > 0;)
+            if (recipe_int(r, "parallel", keys[i]) > 1) key = keys[i];
+        if (recipe_int(r, "parallel", "dp") > 0) key = "dp";
+        err_list_add(errs, "%s: %s", recipe_get(r, "parallel", key)->where_key, err.msg);
         return EXIT_CODE_USAGE;
     }
     const model_split cut_tp = {tp, 0, 1, 0, 1, 0}, cut_ep = {1, 0, ep, 0, 1, 0}, cut_etp = {1, 0, 1, 0, etp, 0};
