@@ -136,19 +136,20 @@ static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
 }
 
 /* Sum of g x over a segment. */
-ACT_INLINE float sum_segment(const head_call *c, const void *dy, const void *x, float rstd, float *part, int narrow) {
+ACT_INLINE float sum_segment(const float *w, int64_t n, const void *dy, const void *x, float rstd, float *part,
+                             int narrow) {
     vm_vector sum = {0};
-    int64_t i = 0, n = c->width;
-    for (; i + VM_LANES <= n; i += VM_LANES) sum += norm_differentiate(dy, x, c->w, rstd, part, i, VM_LANES, narrow);
-    if (i < n) sum += norm_differentiate(dy, x, c->w, rstd, part, i, n - i, narrow);
+    int64_t i = 0;
+    for (; i + VM_LANES <= n; i += VM_LANES) sum += norm_differentiate(dy, x, w, rstd, part, i, VM_LANES, narrow);
+    if (i < n) sum += norm_differentiate(dy, x, w, rstd, part, i, n - i, narrow);
     return vm_lanes(sum);
 }
 
-/* dx of elements [i, i + n), which may lie over dy: mean is that of g xhat. */
-ACT_INLINE void write_part(const void *dy, const void *x, const float *w, float rstd, float mean, void *dx, int64_t i,
+/* dx of elements [i, i + n), which may lie over dy: share is rstd times the mean of g xhat. */
+ACT_INLINE void write_part(const void *dy, const void *x, const float *w, float rstd, float share, void *dx, int64_t i,
                            int64_t n, int narrow) {
     vm_vector g = act_load(dy, i, n, narrow) * act_load(w, i, n, 0);
-    act_store(dx, i, n, rstd * (g - act_load(x, i, n, narrow) * rstd * mean), narrow);
+    act_store(dx, i, n, rstd * (g - act_load(x, i, n, narrow) * share), narrow);
 }
 
 /* Segments [from, from + count) of token t: dx = rstd (g - xhat mean(g xhat)) with g = dy w, xhat = x rstd; part +=
@@ -160,17 +161,22 @@ ACT_INLINE void norm_segments_backward(const head_call *c, int64_t t, int64_t fr
     const int64_t ahead = t + AHEAD < c->tokens ? AHEAD * c->row * act : 0;
     const char *dy = act_at(c->in, at, narrow), *x = act_at(&c->kept, segment * n, narrow);
     char *dx = act_at(c->out, at, narrow);
-    const float *rstd = c->rstd + segment; /* [count] */
-    float mean[GROUP];
+    const float *rstd = c->rstd + segment, *w = c->w; /* [count], [n] */
+    float share[GROUP];
     for (int64_t i = 0; i < count; i++) {
-        if (ahead) act_fetch(dy + i * bytes + ahead, bytes);
-        mean[i] = sum_segment(c, dy + i * bytes, x + i * bytes, rstd[i], part, narrow) * rstd[i] / (float)n;
+        if (ahead) {
+            act_fetch(dy + i * bytes + ahead, bytes);
+            act_fetch(x + (i + AHEAD * c->segments) * bytes, bytes);
+        }
+        share[i] = sum_segment(w, n, dy + i * bytes, x + i * bytes, rstd[i], part, narrow);
     }
+    for (int64_t i = 0; i < count; i++) share[i] = share[i] * rstd[i] / (float)n * rstd[i];
     for (int64_t i = 0; i < count; i++) {
-        int64_t j = 0, b = i * bytes;
+        const int64_t b = i * bytes;
+        int64_t j = 0;
         for (; j + VM_LANES <= n; j += VM_LANES)
-            write_part(dy + b, x + b, c->w, rstd[i], mean[i], dx + b, j, VM_LANES, narrow);
-        if (j < n) write_part(dy + b, x + b, c->w, rstd[i], mean[i], dx + b, j, n - j, narrow);
+            write_part(dy + b, x + b, w, rstd[i], share[i], dx + b, j, VM_LANES, narrow);
+        if (j < n) write_part(dy + b, x + b, w, rstd[i], share[i], dx + b, j, n - j, narrow);
     }
 }
 

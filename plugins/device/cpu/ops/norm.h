@@ -7,8 +7,8 @@
 /* Elements [i, i + n) of a row or segment: part += dy xhat; returns g x. */
 ACT_INLINE vm_vector norm_differentiate(const void *dy, const void *x, const float *w, float rstd, float *part,
                                         int64_t i, int64_t n, int narrow) {
-    vm_vector d = act_load(dy, i, n, narrow), v = act_load(x, i, n, narrow);
-    act_store(part, i, n, act_load(part, i, n, 0) + d * (v * rstd), 0);
-    return d * act_load(w, i, n, 0) * v;
+    vm_vector product = act_load(dy, i, n, narrow) * act_load(x, i, n, narrow);
+    act_store(part, i, n, act_load(part, i, n, 0) + product * rstd, 0);
+    return product * act_load(w, i, n, 0);
 }
 #endif
