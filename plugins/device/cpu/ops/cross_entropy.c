@@ -1,7 +1,8 @@
 /* moe.cross_entropy/0: loss and gradient of next-token prediction in one call. Each row is gone through three times,
  * the first time from memory: for its largest logit, for the exponentials and their sum, and for the gradient, which
- * scales the exponentials that the second pass has left where the gradient belongs (BF16: in the worker's scratch). */
-#include "act.h"
+ * scales the exponentials that the second pass has left where the gradient belongs (BF16: in the worker's scratch).
+ * BF16 rows of moderate logits need no first pass: loss_narrow.h. */
+#include "loss_narrow.h"
 
 static const char op[] = MOE_OP_CROSS_ENTROPY;
 enum { COLUMNS = 512, PIECE = 65536 };             /* elements of a row at a time; of a piece */
@@ -95,6 +96,23 @@ static void write_gradient(const loss_call *c, const loss_row *r, int64_t t, flo
     cpu_store(c->dlogits, r->at + c->targets[t], 1, &own);
 }
 
+/* A BF16 row of which the worker's scratch can hold the exponentials. Returns 0, and has written none but those, where
+ * a logit is not within NARROW_MOST of 0. */
+static int lose_narrow_row(const loss_call *c, int64_t t, float *e, double *loss) {
+    const int64_t n = c->width, at = cpu_row_at(t, n);
+    const uint16_t *row = (const uint16_t *)c->logits->data + at; /* [n] */
+    double sum;
+    if (!narrow_exponentials(row, (c->tokens - t - 1) * n, e, n, &sum)) return 0;
+    const double own = (double)VM_LOG2E * (double)cpu_from_bf16(row[c->targets[t]]);
+    *loss += log(sum) - 0.69314718055994530942 * own;
+    if (!c->dlogits) return 1;
+    const float scale = (float)((double)c->inverse / sum);
+    float gradient = narrow_find(e, c->targets[t]) * scale - c->inverse;
+    narrow_scale((uint16_t *)c->dlogits->data + at, e, scale, n);
+    cpu_store(c->dlogits, at + c->targets[t], 1, &gradient);
+    return 1;
+}
+
 static void lose_rows(void *arg, int64_t piece, cpu_worker *w) {
     const loss_call *c = arg;
     double loss = 0.0;
@@ -106,6 +124,7 @@ static void lose_rows(void *arg, int64_t piece, cpu_worker *w) {
             if (c->dlogits) cpu_zero(c->dlogits, r.at, c->width);
             continue;
         }
+        if (VM_FUSES && keep && lose_narrow_row(c, t, w->scratch, &loss)) continue;
         if (keep) r.kept = w->scratch + COLUMNS;
         float one, own = *cpu_load(c->logits, r.at + c->targets[t], 1, &one), largest = find_largest(c, &r);
         double sum = sum_exponentials(c, &r, largest);

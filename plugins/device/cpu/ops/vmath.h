@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(__FMA__)
 #include <immintrin.h>
 #endif
 
@@ -86,6 +86,7 @@ static inline void vm_sincos(float x, float *sine, float *cosine) {
 #endif
 typedef float vm_vector __attribute__((vector_size(4 * VM_LANES), aligned(4), may_alias));
 typedef int32_t vm_mask __attribute__((vector_size(4 * VM_LANES), aligned(4), may_alias));
+typedef uint32_t vm_words __attribute__((vector_size(4 * VM_LANES), aligned(4), may_alias));
 
 static inline vm_vector vm_load(const float *a) {
     return *(const vm_vector *)a;
@@ -159,6 +160,68 @@ static inline vm_vector vm_exps_negative(vm_vector x) {
     return (vm_vector)_mm512_maskz_mul_ps(keep, (__m512)p, (__m512)scale);
 #else
     return (vm_vector)((vm_mask)(p * scale) & ~(vm_mask)(x < -87.3365f));
+#endif
+}
+
+/* ---- e^x for a softmax whose results are rounded to BF16: the cheapest, where products are fused ---- */
+/* x y - z with one rounding, whatever else a compiler does with x y; not so where not VM_FUSES. */
+#if VM_LANES == 16
+enum { VM_FUSES = 1 };
+static inline vm_vector vm_fused(vm_vector x, float y, vm_vector z) {
+    return (vm_vector)_mm512_fmsub_ps((__m512)x, _mm512_set1_ps(y), (__m512)z);
+}
+#elif VM_LANES == 8 && defined(__FMA__)
+enum { VM_FUSES = 1 };
+static inline vm_vector vm_fused(vm_vector x, float y, vm_vector z) {
+    return (vm_vector)_mm256_fmsub_ps((__m256)x, _mm256_set1_ps(y), (__m256)z);
+}
+#else
+enum { VM_FUSES = 0 };
+static inline vm_vector vm_fused(vm_vector x, float y, vm_vector z) {
+    return x * y - z;
+}
+#endif
+enum { VM_GROUP = 4 }; /* vectors that go through each step together */
+#define VM_EACH _Pragma("GCC unroll 4") for (int v = 0; v < VM_GROUP; v++)
+#define VM_LOG2E 0x1.715476p+0f /* log2 e, less 1.4e-8 of it */
+
+#if defined(__AVX512F__)
+/* 2^(k/32), less what (n 32 + k) << 18 adds to its bits besides n to the exponent. */
+static const uint32_t vm_roots[32] = {
+    0x3f800000u, 0x3f7ecd87u, 0x3f7daac3u, 0x3f7c980fu, 0x3f7b95c2u, 0x3f7aa43au, 0x3f79c3d3u, 0x3f78f4f0u,
+    0x3f7837f0u, 0x3f778d3au, 0x3f76f532u, 0x3f767043u, 0x3f75fed7u, 0x3f75a15bu, 0x3f75583fu, 0x3f7523f6u,
+    0x3f7504f3u, 0x3f74fbafu, 0x3f7508a4u, 0x3f752c4du, 0x3f75672au, 0x3f75b9beu, 0x3f76248cu, 0x3f76a81eu,
+    0x3f7744fdu, 0x3f77fbb8u, 0x3f78ccdfu, 0x3f79b907u, 0x3f7ac0c7u, 0x3f7be4bau, 0x3f7d257du, 0x3f7e83b3u};
+#endif
+
+/* x = 2^(VM_LOG2E x) for |x| <= 80 where VM_FUSES, with relative error below 2e-7. What VM_LOG2E lacks makes a softmax
+ * that of logits times 1 - 1.4e-8. 2^r = 1 + r q(r) for |r| <= 1/2, q of degree 4 (by Remez, 1.1e-7); with AVX-512 for
+ * |r| <= 1/64, q of degree 1 (5.4e-8), and the rest from a table that fits in two registers. */
+static inline __attribute__((always_inline)) void vm_powers(vm_vector x[VM_GROUP]) {
+    const float shift = 12582912.0f; /* 1.5 * 2^23: leaves the nearest integer in the low bits */
+    vm_vector shifted[VM_GROUP], r[VM_GROUP], q[VM_GROUP];
+#if defined(__AVX512F__)
+    const float turn = 32 * VM_LOG2E;
+    const __m512i low = _mm512_loadu_si512(vm_roots), high = _mm512_loadu_si512(vm_roots + 16);
+    VM_EACH shifted[v] = x[v] * turn + shift;
+    VM_EACH r[v] = shifted[v] - shift;
+    VM_EACH r[v] = vm_fused(x[v], turn, r[v]);
+    VM_EACH q[v] = r[v] * 0x1.ebfcccp-13f + 0x1.62e584p-6f;
+    VM_EACH x[v] =
+        (vm_vector)((vm_words)_mm512_permutex2var_epi32(low, (__m512i)shifted[v], high) + ((vm_words)shifted[v] << 18));
+    VM_EACH q[v] = q[v] * r[v];
+    VM_EACH x[v] = q[v] * x[v] + x[v];
+#else
+    const float turn = VM_LOG2E;
+    VM_EACH shifted[v] = x[v] * turn + shift;
+    VM_EACH r[v] = shifted[v] - shift;
+    VM_EACH r[v] = vm_fused(x[v], turn, r[v]);
+    VM_EACH q[v] = r[v] * 0x1.5bba14p-10f + 0x1.3cea88p-7f;
+    VM_EACH q[v] = q[v] * r[v] + 0x1.c6b752p-5f;
+    VM_EACH q[v] = q[v] * r[v] + 0x1.ebf9bcp-3f;
+    VM_EACH q[v] = q[v] * r[v] + 0x1.62e42ap-1f;
+    VM_EACH q[v] = q[v] * r[v] + 1.0f;
+    VM_EACH x[v] = (vm_vector)((vm_words)q[v] + ((vm_words)shifted[v] << 23));
 #endif
 }
 

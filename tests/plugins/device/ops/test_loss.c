@@ -193,11 +193,130 @@ START_TEST(logits_stay_and_rows_may_be_wide) {
     }
     ot t;
     ot_start(&t);
-    check_rows(&t, MOE_BF16, 524288 + 700);
+    check_rows(&t, MOE_BF16, 1048576 + 700);
     ot_close(&t);
+}
+END_TEST
+
+/* The call once more, with what its tensors hold now. */
+static void repeat(ot *t, ot_call *call) {
+    ot_want_msg(cpu_open_run_step(&t->dev, call->op->forward, &call->args, &call->err) == MOE_OK, "%s", call->err.msg);
+}
+
+/* Loss of equal BF16 logits, whose exact value is log V: what is left is the error of their exponential. */
+static void check_equal(ot *t, int64_t width, int stride) {
+    ot_call call;
+    moe_tensor logits = ot_tensor(t, MOE_BF16, 1, width), target = ot_fill(ot_tensor(t, MOE_I32, 1), 0);
+    moe_tensor loss = ot_tensor(t, MOE_F64, 1);
+    const moe_tensor in[] = {logits, target}, out[] = {loss};
+    ot_fill(logits, 0);
+    ot_forward(t, &call, MOE_OP_CROSS_ENTROPY, in, 2, out, 1, NULL, NULL);
+    for (double step = 0x1p-8; step < 100; step *= 2)
+        for (int i = -128; i < 128; i += stride) { /* BF16s of this exponent */
+            double l = i < 0 ? step * (i / 128.0 - 1) : step * (i / 128.0 + 1);
+            ot_fill(logits, l);
+            ot_fill(loss, 0);
+            repeat(t, &call);
+            double error = ot_get(&loss, 0) - log((double)width);
+            ot_want_msg(fabs(error) < 2e-7, "%lld logits %g: error %.3g", (long long)width, l, error);
+        }
+    ot_clear(t);
+}
+
+START_TEST(exponentials_of_bf16_are_within_2e_7) {
+    static const char *const isas[] = {"base", "v3", "v4"};
+    for (size_t i = 0; i < 3; i++) {
+        ot t;
+        if (ot_open(&t, isas[i], "1") != MOE_OK) continue;
+        check_equal(&t, 1, 37);
+        check_equal(&t, 64, 5);
+        ot_close(&t);
+    }
+}
+END_TEST
+
+/* Equal logits 0 have the gradient 1 / (V divisor) exactly before it is rounded; among these divisors are ties. */
+START_TEST(bf16_gradients_are_the_nearest) {
+    static const char *const isas[] = {"base", "v3", "v4"};
+    enum { V = 128 };
+    int up = 0, down = 0;
+    for (size_t k = 0; k < 3; k++) {
+        ot t;
+        ot_call call;
+        if (ot_open(&t, isas[k], "1") != MOE_OK) continue;
+        moe_tensor logits = ot_tensor(&t, MOE_BF16, 1, V), d = ot_tensor(&t, MOE_BF16, 1, V);
+        moe_tensor target = ot_fill(ot_tensor(&t, MOE_I32, 1), 3), loss = ot_tensor(&t, MOE_F64, 1);
+        moe_tensor divisor = ot_tensor(&t, MOE_I64, 1);
+        const moe_tensor in[] = {logits, target, divisor}, out[] = {loss, d};
+        ot_fill(logits, 0);
+        ot_set(&divisor, 0, 1);
+        ot_forward(&t, &call, MOE_OP_CROSS_ENTROPY, in, 3, out, 2, NULL, NULL);
+        for (int i = 1; i < 2000000; i++) {
+            float want = (float)(1.0 / i) / V;
+            uint32_t bits;
+            memcpy(&bits, &want, 4);
+            int tie = (bits & 0xffffu) == 0x8000u && ot_bf16(want) != 0;
+            if (i > 300 && !tie) continue;
+            up += tie && (bits & 0x10000u);
+            down += tie && !(bits & 0x10000u);
+            ot_set(&divisor, 0, i);
+            ot_fill(loss, 0);
+            repeat(&t, &call);
+            const uint16_t *is = d.data;
+            for (int j = 0; j < V; j++)
+                ot_want_msg(j == 3 || is[j] == ot_bf16(want), "divisor %d: d[%d] is %04x, want %04x", i, j, is[j],
+                            ot_bf16(want));
+        }
+        ot_close(&t);
+    }
+    ot_want_msg(up > 2 && down > 2, "%d and %d ties", up, down);
+}
+END_TEST
+
+/* One logit in the middle, in the first vector or in the rest, that is far away or not finite. */
+static void check_far(ot *t, float far, int64_t at) {
+    enum { V = 300 };
+    ot_call call;
+    moe_tensor logits = ot_random(t, ot_tensor(t, MOE_BF16, 3, V), -4, 4), d = ot_tensor(t, MOE_BF16, 3, V);
+    moe_tensor targets = ot_fill(ot_tensor(t, MOE_I32, 3), 7), loss = ot_fill(ot_tensor(t, MOE_F64, 1), 0);
+    ot_set(&logits, V + at, (double)far);
+    double *l = ot_doubles(&logits), all = 0.0, want[3 * V];
+    for (int64_t r = 0; r < 3; r++) {
+        double most = -INFINITY, sum = 0.0;
+        for (int64_t i = 0; i < V; i++) most = fmax(most, l[r * V + i]);
+        for (int64_t i = 0; i < V; i++) sum += want[r * V + i] = exp(l[r * V + i] - most);
+        for (int64_t i = 0; i < V; i++) want[r * V + i] = want[r * V + i] / sum - (i == 7);
+        all += most + log(sum) - l[r * V + 7];
+    }
+    ot_forward(t, &call, MOE_OP_CROSS_ENTROPY, OT_LIST(logits, targets), OT_LIST(loss, d), NULL, NULL);
+    if (isnan(far) || far > 3.39e38f) {
+        ot_want(isnan(ot_get(&loss, 0)));
+        for (int64_t i = 0; i < V; i++) ot_want(isnan(ot_get(&d, V + i)));
+    } else {
+        ot_near("loss", &loss, &all, 1e-6);
+        ot_near("dlogits", &d, want, 1e-6);
+        if (far < -200.0f) ot_want(ot_get(&d, V + at) == 0.0);
+    }
+    free(l);
+    ot_clear(t);
+}
+
+START_TEST(bf16_logits_may_be_far_or_not_finite) {
+    static const char *const isas[] = {"base", "v3", "v4"};
+    static const float far[] = {63.75f, 64.0f, 64.5f,  -64.0f,   -64.5f,    90,  -90, 3e4f,
+                                -3e4f,  3e38f, -3e38f, INFINITY, -INFINITY, NAN, -NAN};
+    static const int64_t at[] = {0, 1, 127, 255, 256, 299};
+    for (size_t k = 0; k < 3; k++) {
+        ot t;
+        if (ot_open(&t, isas[k], "1") != MOE_OK) continue;
+        for (size_t i = 0; i < sizeof far / sizeof far[0]; i++)
+            for (size_t j = 0; j < sizeof at / sizeof at[0]; j++) check_far(&t, far[i], at[j]);
+        ot_close(&t);
+    }
 }
 END_TEST
 
 OT_MAIN("loss", loss_and_gradient_hold, random_shapes_hold, C094_microbatches_share_one_divisor,
         C098_targets_outside_the_vocabulary_are_refused, C093_no_valid_token_gives_zero, extreme_logits_behave,
-        logits_stay_and_rows_may_be_wide)
+        logits_stay_and_rows_may_be_wide, exponentials_of_bf16_are_within_2e_7, bf16_gradients_are_the_nearest,
+        bf16_logits_may_be_far_or_not_finite)
