@@ -4,8 +4,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-enum { LISTED = 16 };
-
 comm_text comm_text_begin(char *text, size_t bytes) {
     if (bytes) text[0] = '\0';
     return (comm_text){.text = text, .bytes = bytes};
@@ -22,8 +20,14 @@ void comm_text_add(comm_text *t, const char *format, ...) {
     if (t->at >= t->bytes) t->at = t->bytes - 1;
 }
 
-void comm_text_add_list(comm_text *t, const uint32_t *numbers, uint32_t n, const char *between) {
-    const uint32_t shown = n > LISTED ? LISTED - 1 : n;
-    for (uint32_t i = 0; i < shown; i++) comm_text_add(t, "%s%u", i ? between : "", numbers[i]);
-    if (n > shown) comm_text_add(t, "%s... %u (%u in all)", between, numbers[n - 1], n);
+void comm_list_add(comm_list *l, uint32_t number) {
+    if (l->n < COMM_LISTED) l->first[l->n] = number;
+    l->last = number;
+    l->n++;
+}
+
+void comm_text_add_list(comm_text *t, const comm_list *l, const char *between) {
+    const uint32_t shown = l->n > COMM_LISTED ? COMM_LISTED - 1 : l->n;
+    for (uint32_t i = 0; i < shown; i++) comm_text_add(t, "%s%u", i ? between : "", l->first[i]);
+    if (l->n > shown) comm_text_add(t, "%s... %u (%u in all)", between, l->last, l->n);
 }

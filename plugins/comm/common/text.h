@@ -13,7 +13,14 @@ typedef struct comm_text {
 /* An empty text; bytes 0 is allowed, and stays so. */
 comm_text comm_text_begin(char *text, size_t bytes);
 __attribute__((format(printf, 2, 3))) void comm_text_add(comm_text *t, const char *format, ...);
+
+/* Numbers of ranks, gathered one by one. */
+enum { COMM_LISTED = 16 };
+typedef struct comm_list {
+    uint32_t n, first[COMM_LISTED], last;
+} comm_list;
+void comm_list_add(comm_list *l, uint32_t number);
 /* "0 2 4 6"; of more than 16 numbers the first 15, then "... 4095 (4096 in all)". */
-void comm_text_add_list(comm_text *t, const uint32_t *numbers, uint32_t n, const char *between);
+void comm_text_add_list(comm_text *t, const comm_list *l, const char *between);
 
 #endif
