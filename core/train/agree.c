@@ -61,17 +61,34 @@ static void describe(const agreement *a, rank_calls *own) {
 /* Two ranks of one group that differ; found alike on all ranks. */
 typedef struct difference {
     uint32_t group, one, other;
+    uint32_t members; /* that say so */
 } difference;
 
-static int find_difference(const agreement *a, difference *d) {
-    for (uint32_t g = 0; g < a->groups->n; g++)
-        for (uint32_t r = 0; r < a->b->world; r++) {
-            const group_calls *mine = &a->all[r].of[g];
-            if (mine->n < 2) continue;
-            *d = (difference){g, mine->first < a->b->world ? mine->first : 0, r};
-            if (memcmp(mine, &a->all[d->one].of[g], sizeof *mine) != 0) return 1;
-        }
+/* counts [world]: how many ranks say that their group begins with this one. */
+static int find_in_group(const agreement *a, uint32_t group, uint32_t *counts, difference *d) {
+    uint32_t world = a->b->world;
+    memset(counts, 0, world * sizeof *counts);
+    for (uint32_t r = 0; r < world; r++) {
+        const group_calls *mine = &a->all[r].of[group];
+        if (mine->n >= 2 && mine->first < world) counts[mine->first]++;
+    }
+    for (uint32_t r = 0; r < world; r++) {
+        const group_calls *mine = &a->all[r].of[group];
+        if (mine->n < 2) continue;
+        *d = (difference){group, mine->first < world ? mine->first : 0, r, 0};
+        d->members = counts[d->one];
+        if (d->members != mine->n || memcmp(mine, &a->all[d->one].of[group], sizeof *mine) != 0) return 1;
+    }
     return 0;
+}
+
+/* 1: found; 0: none; -1: out of memory. */
+static int find_difference(const agreement *a, difference *d) {
+    uint32_t *counts = malloc(a->b->world * sizeof *counts);
+    int found = counts ? 0 : -1;
+    for (uint32_t g = 0; g < a->groups->n && !found; g++) found = find_in_group(a, g, counts, d);
+    free(counts);
+    return found;
 }
 
 /* Number of calls that the two make alike before the first that differs. */
@@ -102,10 +119,11 @@ typedef struct call_name {
 static moe_status refuse(const agreement *a, const difference *d, moe_err *err) {
     const group_calls *one = &a->all[d->one].of[d->group], *other = &a->all[d->other].of[d->group];
     const char *group = a->groups->at[d->group].name, *last = "";
-    if (one->first != other->first || one->n != other->n)
+    if (d->members != other->n || one->first != other->first || one->n != other->n)
         return moe_fail(err, MOE_E_ARG,
-                        "group %s: for rank %u it has %u ranks from rank %u on, for rank %u it has %u from rank %u on",
-                        group, d->one, one->n, one->first, d->other, other->n, other->first);
+                        "group %s: for rank %u it has %u ranks from rank %u on, for rank %u it has %u from rank %u on; "
+                        "%u say that they are its members",
+                        group, d->one, one->n, one->first, d->other, other->n, other->first, d->members);
     uint64_t alike = 0, calls = 0;
     moe_status status = count_alike(a, d, &alike, err);
     if (status) return status;
@@ -136,7 +154,9 @@ moe_status agree_on_calls(const moe_bootstrap *b, const exec_groups *groups, con
     a.all = malloc(b->world * sizeof *a.all);
     moe_status status = a.all ? b->all_gather(b->ctx, &own, sizeof own, a.all, err)
                               : moe_fail(err, MOE_E_NOMEM, "out of memory for %u ranks", b->world);
-    if (!status && find_difference(&a, &d)) status = refuse(&a, &d, err);
+    int found = status ? 0 : find_difference(&a, &d);
+    if (found < 0) status = moe_fail(err, MOE_E_NOMEM, "out of memory for %u ranks", b->world);
+    if (found > 0) status = refuse(&a, &d, err);
     free(a.all);
     return status;
 }
