@@ -22,9 +22,9 @@ struct trainer {
     uint64_t staging_bytes;
     program programs[PROGRAMS];
     exec_lanes lanes;
-    exec_span *spans; /* [nodes of the training program], NULL = nobody watches */
-    void *arena;
-    uint64_t arena_bytes;
+    exec_span *spans;   /* [nodes of the training program], NULL = nobody watches */
+    void *arena, *lazy; /* of all programs: one runs at a time */
+    uint64_t arena_bytes, lazy_bytes;
 };
 
 /* watch.c: starts the watchdog; then, with the groups made or not, names them and shows it the lanes. */
