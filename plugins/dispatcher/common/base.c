@@ -157,17 +157,6 @@ moe_status disp_open(disp *d, const char *name, const moe_dispatcher_cfg *given,
     return s == MOE_OK ? find_comm(d, host, &cfg, err) : s;
 }
 
-const moe_op *disp_find_op(const disp *d, const char *name, moe_status *status, moe_err *err) {
-    for (uint32_t i = 0; i < d->device->n_ops; i++)
-        if (strcmp(d->device->ops[i]->name, name) == 0) return d->device->ops[i];
-    moe_device_info info = {.size = sizeof info};
-    moe_err ignored = {.size = sizeof ignored};
-    d->device->info(d->dev, &info, &ignored);
-    *status =
-        moe_fail(err, MOE_E_UNSUPPORTED, "%s needs operation %s; device \"%s\" has none", d->name, name, info.name);
-    return NULL;
-}
-
 uint64_t disp_place(const disp *d, uint64_t *end, uint64_t bytes) {
     const uint64_t at = (*end + d->alignment - 1) / d->alignment * d->alignment;
     *end = at + bytes;

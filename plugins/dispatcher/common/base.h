@@ -31,9 +31,6 @@ typedef struct disp {
 /* [main] Reads cfg (fields past cfg->size are 0; etp_size 0 is 1) and the services moe.device/0, moe.comm/0. name is
  * kept. MOE_E_ARG: sizes that contradict each other, with values; MOE_E_UNSUPPORTED: a service that is missing. */
 moe_status disp_open(disp *d, const char *name, const moe_dispatcher_cfg *cfg, const moe_host *host, moe_err *err);
-/* [main] The device's operation, or NULL and MOE_E_UNSUPPORTED in *status with its name. */
-const moe_op *disp_find_op(const disp *d, const char *name, moe_status *status, moe_err *err);
-
 /* Rows at most in expert order, where `tokens` tokens choose up to `choices` of `groups` experts each: an expert pads
  * by less than one alignment, has min_rows at least, and gets a token once. True where they do not fit in 64 bits. */
 int disp_worst_rows(int64_t tokens, int64_t choices, int64_t groups, int64_t align, int64_t min_rows, int64_t *out);
@@ -54,13 +51,14 @@ uint64_t disp_place(const disp *d, uint64_t *end, uint64_t bytes);
 
 /* MOE_E_ARG with the names, values and shapes that do not fit. */
 moe_status disp_check_layout(const disp *d, const moe_layout_args *args, moe_err *err);
-/* Planes: F32 or BF16, both sides alike, together at most disp_row_bytes a row. */
-moe_status disp_check_move(const disp *d, const moe_move_args *args, moe_err *err);
+/* Planes: at most DISP_PLANES, F32 or BF16, both sides alike, together at most disp_row_elements a row, of `tokens`
+ * tokens (what layout saw). Scalars travel with planes only. */
+moe_status disp_check_move(const disp *d, const moe_move_args *args, int64_t tokens, moe_err *err);
 
-/* Bytes of one row of all planes at most: hidden elements of F32, and 64 bytes for narrow planes beside. Workspace is
- * made for it, since `needs` knows no planes. */
-static inline uint64_t disp_row_bytes(const disp *d) {
-    return (uint64_t)d->hidden * 4 + 64;
+/* `needs` knows no planes, so workspace is made for these: elements of one row of all planes at most. */
+enum { DISP_PLANES = 8, DISP_EXTRA_ELEMENTS = 16 };
+static inline int64_t disp_row_elements(const disp *d) {
+    return d->hidden + DISP_EXTRA_ELEMENTS;
 }
 static inline int64_t disp_width_bytes(const moe_tensor *t) { /* of a row of a plane */
     return t->shape[1] * (t->dtype == MOE_F32 ? 4 : 2);
@@ -68,8 +66,6 @@ static inline int64_t disp_width_bytes(const moe_tensor *t) { /* of a row of a p
 static inline int disp_present(const moe_tensor *t) {
     return t && t->data;
 }
-/* Tokens of this member in a movement: of plane 0, or of slot_scalar where there is no plane. */
-int64_t disp_tokens(const moe_move_args *args);
 
 /* A fault that only this member has found: ends the calls of the others, now and later. Returns status. */
 moe_status disp_end_all(const disp *d, moe_status status, const moe_err *err);

@@ -38,7 +38,7 @@ moe_status disp_check_layout(const disp *d, const moe_layout_args *args, moe_err
     return s == MOE_OK ? check_tensor(d, "counts", args->counts, MOE_I64, d->groups, -1, err) : s;
 }
 
-static moe_status check_plane(const disp *d, const moe_move_args *args, uint32_t i, moe_err *err) {
+static moe_status check_plane(const disp *d, const moe_move_args *args, uint32_t i, int64_t tokens, moe_err *err) {
     const moe_tensor *x = &args->planes[i].token_order, *y = &args->planes[i].expert_order;
     if (x->ndim != 2 || y->ndim != 2 || x->dtype != y->dtype || x->shape[1] != y->shape[1] ||
         y->shape[0] != args->rows->max)
@@ -50,36 +50,40 @@ static moe_status check_plane(const disp *d, const moe_move_args *args, uint32_t
     if (x->dtype != MOE_F32 && x->dtype != MOE_BF16)
         return moe_fail(err, MOE_E_UNSUPPORTED, "layer %u: plane %u has dtype %d; %s moves rows of F32 and BF16",
                         d->layer, i, x->dtype, d->name);
-    if (x->shape[0] != args->planes[0].token_order.shape[0])
-        return moe_fail(err, MOE_E_ARG, "layer %u: plane %u has %" PRId64 " tokens, plane 0 %" PRId64, d->layer, i,
-                        x->shape[0], args->planes[0].token_order.shape[0]);
-    return check_tokens(d, x->shape[0], err);
+    if (x->shape[0] != tokens)
+        return moe_fail(err, MOE_E_ARG, "layer %u: plane %u has %" PRId64 " tokens, layout had %" PRId64, d->layer, i,
+                        x->shape[0], tokens);
+    return MOE_OK;
 }
 
-int64_t disp_tokens(const moe_move_args *args) {
-    if (args->n_planes > 0) return args->planes[0].token_order.shape[0];
-    return disp_present(args->slot_scalar) ? args->slot_scalar->shape[0] : 0;
+static moe_status check_planes(const disp *d, const moe_move_args *args, int64_t tokens, moe_err *err) {
+    int64_t elements = 0;
+    if (args->n_planes > DISP_PLANES)
+        return moe_fail(err, MOE_E_UNSUPPORTED, "layer %u: %u planes; %s moves %d at most", d->layer, args->n_planes,
+                        d->name, DISP_PLANES);
+    for (uint32_t i = 0; i < args->n_planes; i++) {
+        const moe_status s = check_plane(d, args, i, tokens, err);
+        if (s != MOE_OK) return s;
+        elements += args->planes[i].token_order.shape[1];
+    }
+    if (elements <= disp_row_elements(d)) return MOE_OK;
+    return moe_fail(err, MOE_E_ARG,
+                    "layer %u: %u planes of %" PRId64 " elements a row; the workspace is made for hidden %" PRId64
+                    " and %d more",
+                    d->layer, args->n_planes, elements, d->hidden, DISP_EXTRA_ELEMENTS);
 }
 
-moe_status disp_check_move(const disp *d, const moe_move_args *args, moe_err *err) {
+moe_status disp_check_move(const disp *d, const moe_move_args *args, int64_t tokens, moe_err *err) {
     const int scalars = disp_present(args->slot_scalar), rows = disp_present(args->row_scalar);
     moe_status s = check_rows(d, args->rows, err);
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < args->n_planes && s == MOE_OK; i++) {
-        s = check_plane(d, args, i, err);
-        bytes += (uint64_t)disp_width_bytes(&args->planes[i].token_order);
-    }
+    if (s == MOE_OK) s = check_planes(d, args, tokens, err);
     if (s != MOE_OK) return s;
-    if (bytes > disp_row_bytes(d))
-        return moe_fail(err, MOE_E_ARG,
-                        "layer %u: %u planes of %" PRIu64 " bytes a row; the workspace is made for %" PRIu64
-                        " (F32 of hidden %" PRId64 ", and 64)",
-                        d->layer, args->n_planes, bytes, disp_row_bytes(d), d->hidden);
     if (scalars != rows)
         return moe_fail(err, MOE_E_ARG, "layer %u: %s without %s", d->layer, scalars ? "slot_scalar" : "row_scalar",
                         scalars ? "row_scalar" : "slot_scalar");
     if (!scalars) return MOE_OK;
-    s = check_tokens(d, args->slot_scalar->shape[0], err);
-    if (s == MOE_OK) s = check_tensor(d, "slot_scalar", args->slot_scalar, MOE_F32, disp_tokens(args), d->top_k, err);
+    if (args->n_planes == 0)
+        return moe_fail(err, MOE_E_ARG, "layer %u: slot scalars travel with plane 0, and there is none", d->layer);
+    s = check_tensor(d, "slot_scalar", args->slot_scalar, MOE_F32, tokens, d->top_k, err);
     return s == MOE_OK ? check_tensor(d, "row_scalar", args->row_scalar, MOE_F32, args->rows->max, -1, err) : s;
 }
