@@ -4,7 +4,8 @@
 #include <moe/options.h>
 
 const char *mesh_axis_name(mesh_axis axis) {
-    static const char *const names[MESH_AXES] = {"tp", "cp", "dp", "pp", "etp", "ep", "edp", "world"};
+    static const char *const names[MESH_AXES] = {"tp",  "cp",    "dp",    "pp",    "etp",   "ep",
+                                                 "edp", "world", "dp.cp", "stage", "etp.ep"};
     return names[axis];
 }
 
@@ -31,7 +32,8 @@ moe_status mesh_init(mesh *m, const mesh_cfg *cfg, moe_err *err) {
         return moe_fail(err, MOE_E_ARG, "tp * cp * dp * pp = %llu, but there are %u rank%s (dp would be %u)",
                         (unsigned long long)cfg->tp * cfg->cp * cfg->dp * cfg->pp, cfg->world,
                         cfg->world == 1 ? "" : "s", dp);
-    *m = (mesh){{cfg->tp, cfg->cp, dp, cfg->pp, cfg->etp, cfg->ep, edp, cfg->world}};
+    *m = (mesh){{cfg->tp, cfg->cp, dp, cfg->pp, cfg->etp, cfg->ep, edp, cfg->world, cfg->cp * dp, cfg->world / cfg->pp,
+                 cfg->etp * cfg->ep}};
     return MOE_OK;
 }
 
@@ -40,6 +42,7 @@ static uint32_t stride(const mesh *m, mesh_axis axis) {
     const uint32_t *d = m->degree;
     switch (axis) {
         case MESH_CP:
+        case MESH_DP_CP:
             return d[MESH_TP];
         case MESH_DP:
             return d[MESH_TP] * d[MESH_CP];
@@ -58,8 +61,12 @@ uint32_t mesh_coord(const mesh *m, mesh_axis axis, uint32_t rank) {
     return rank / stride(m, axis) % m->degree[axis];
 }
 
+uint32_t mesh_first(const mesh *m, mesh_axis axis, uint32_t rank) {
+    return rank - mesh_coord(m, axis, rank) * stride(m, axis);
+}
+
 uint32_t mesh_group(const mesh *m, mesh_axis axis, uint32_t rank, uint32_t *ranks) {
-    uint32_t step = stride(m, axis), first = rank - mesh_coord(m, axis, rank) * step;
+    uint32_t step = stride(m, axis), first = mesh_first(m, axis, rank);
     for (uint32_t i = 0; i < m->degree[axis]; i++) ranks[i] = first + i * step;
     return m->degree[axis];
 }

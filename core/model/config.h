@@ -1,7 +1,7 @@
 /* Sizes of the model, as the recipe gives them. */
 #ifndef CORE_MODEL_CONFIG_H
 #define CORE_MODEL_CONFIG_H
-#include <stdint.h>
+#include <moe/base.h>
 
 enum { ATTENTION_GQA, ATTENTION_MLA };                 /* grouped queries; multi-head latent (arXiv 2405.04434, 2.1) */
 enum { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_FULL };     /* RMSNorm of each query and key head; of all heads as one row */
@@ -9,6 +9,9 @@ enum { ROPE_PLAIN, ROPE_LINEAR, ROPE_YARN };           /* scaling of positions (
 enum { ACTIVATION_SWIGLU, ACTIVATION_CLAMPED_SWIGLU }; /* formulas: moe.swiglu_prob/0 */
 enum { CAPACITY_DROP_PROB, CAPACITY_DROP_POSITION };
 enum { CAPACITY_SHARD, CAPACITY_SEQUENCE }; /* tokens that share a capacity: a microbatch of a rank; a sequence */
+/* Room for as many rows as come, grown to the most that came; for the worst routing; for a multiple of a balanced one.
+ */
+enum { RECV_EXACT, RECV_WORST, RECV_CAPACITY };
 enum { MODEL_MAX_LAYERS = 4096 };
 
 /* Rotary embedding. Frequencies and amplitude: rope.h. */
@@ -52,9 +55,28 @@ typedef struct model_cfg {
 
     float capacity; /* factor, 0 = dropless */
     int32_t capacity_drop, capacity_scope;
-    int capacity_pad; /* every expert has exactly its capacity of rows */
-    int documents;    /* batches carry document numbers: attention stays within a document, padding is not routed */
+    int capacity_pad;  /* every expert has exactly its capacity of rows */
+    int32_t recv;      /* RECV_*: rows in expert order that a rank has room for */
+    float recv_factor; /* RECV_CAPACITY: of the rows of a balanced routing */
+    int32_t overflow;  /* MOE_OVERFLOW_* (dispatcher.h), RECV_CAPACITY */
+    int documents;     /* batches carry document numbers: attention stays within a document, padding is not routed */
 } model_cfg;
+
+/* What of the model this rank has. Attention, dense layers and shared experts are cut by heads and by their ffn width
+ * (tp), the vocabulary by its rows (tp), experts by number (ep) and by their width (etp). Between the cut blocks every
+ * tp rank has tokens of its own: T / tp of a microbatch's T (sequence parallelism, arXiv 2205.05198). */
+typedef struct model_split {
+    uint32_t tp, tp_rank, ep, ep_rank, etp, etp_rank; /* degrees >= 1, coordinates below them */
+} model_split;
+typedef struct model_local {
+    int64_t tokens, first_token;   /* T / tp, and the first of them in the microbatch */
+    uint32_t heads, kv_heads;      /* of all heads, neighbours */
+    int64_t vocab, first_vocab;    /* rows of the table and of the head */
+    int64_t dense_ffn, shared_ffn; /* 0 where the model has none */
+    int64_t experts, first_expert, expert_ffn;
+} model_local;
+/* MOE_E_ARG with the two numbers that do not divide; MOE_E_UNSUPPORTED for a part that cannot be cut. */
+moe_status model_localise(const model_cfg *c, const model_split *s, model_local *out, moe_err *err);
 
 static inline int model_layer_is_moe(const model_cfg *c, uint32_t layer) {
     return c->experts > 0 && layer >= c->dense_layers;
@@ -65,7 +87,7 @@ static inline int model_layer_slides(const model_cfg *c, uint32_t layer) {
 /* Fills what follows from other fields where it is 0: v_dim and rope.dim (head_dim), rope.factor (1), the clamped
  * activation's alpha and limit (1.702 and 7). Again on its result changes nothing. */
 void model_cfg_complete(model_cfg *c);
-/* Row of packed queries, keys and values. */
+/* Row of packed queries, keys and values, of all heads. */
 static inline int64_t model_qkv_width(const model_cfg *c) {
     return (int64_t)(c->heads + c->kv_heads) * c->head_dim + (int64_t)c->kv_heads * c->v_dim;
 }

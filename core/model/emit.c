@@ -117,7 +117,7 @@ static void add_router_state(emit *e) {
 
 moe_status emit_init(emit *e, graph *g, const model *m, int train, const uint64_t *step) {
     const model_cfg *c = &m->cfg;
-    *e = (emit){.g = g, .m = m, .train = train, .step = step, .layer = -1, .mb = -1, .dp_size = 1};
+    *e = (emit){.g = g, .m = m, .train = train, .step = step, .layer = -1, .mb = -1};
     e->weight = graph_alloc(g, m->params.n * sizeof *e->weight);
     e->grad = graph_alloc(g, m->params.n * sizeof *e->grad);
     e->grad_live = graph_alloc(g, m->params.n);
@@ -142,7 +142,9 @@ moe_status emit_init(emit *e, graph *g, const model *m, int train, const uint64_
 }
 
 int64_t emit_first_token(const emit *e) {
-    return ((int64_t)e->mb * e->dp_size + e->dp_rank) * e->m->cfg.micro * e->m->cfg.seq;
+    const model_place *at = &e->m->place;
+    int64_t microbatch = (int64_t)e->mb * at->mesh->degree[MESH_DP] + mesh_coord(at->mesh, MESH_DP, at->rank);
+    return microbatch * e->m->cfg.micro * e->m->cfg.seq;
 }
 
 /* ---- nodes ---- */

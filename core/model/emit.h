@@ -56,12 +56,11 @@ typedef struct emit {
     buf_id drops;          /* model.drops */
     tref divisor, routed;  /* [1] I64: valid targets, and tokens that are not padding, of the global batch */
     tref positions, inv_freq;
-    tref docs, mask;           /* of the current microbatch; absent without documents */
-    const taps *taps;          /* NULL = none */
-    const uint64_t *step;      /* in staging, for routers */
-    int32_t layer, mb;         /* where the emitter is: -1 = none */
-    int32_t phase;             /* MOE_SCHED_* */
-    uint32_t dp_rank, dp_size; /* for the global number of a token */
+    tref docs, mask;      /* of the current microbatch; absent without documents */
+    const taps *taps;     /* NULL = none */
+    const uint64_t *step; /* in staging, for routers */
+    int32_t layer, mb;    /* where the emitter is: -1 = none */
+    int32_t phase;        /* MOE_SCHED_* */
 } emit;
 
 /* step: MOE_SPACE_HOST memory, lives as long as the graph. */
@@ -79,7 +78,8 @@ tref tref_grad(const emit *e, int64_t id);        /* FP32, updated: operations a
 tref tref_touched(tref t, int64_t elements);      /* of which the call reads or writes so many elements */
 tref tref_updated(tref t);                        /* as an output that is read too */
 
-/* Number in the global batch of the first token of the current microbatch: the ranks' microbatches lie side by side. */
+/* Number in the global batch of the first token of the current microbatch: the microbatches of the dp ranks lie side by
+ * side. This rank's own tokens begin model.local.first_token after it. */
 int64_t emit_first_token(const emit *e);
 
 /* ---- nodes ---- */

@@ -102,16 +102,46 @@ static moe_status add_router(model *m, uint32_t layer, moe_err *err) {
     return r->state && r->params ? MOE_OK : moe_fail(err, MOE_E_NOMEM, "out of memory for router/%s", id);
 }
 
+/* Rows of a microbatch that all members of a dispatcher hold together have where every expert is padded to its
+ * capacity, and room for them. */
+static moe_status room_for_rows(const model *m, moe_dispatcher_cfg *cfg, moe_err *err) {
+    const model_cfg *c = &m->cfg;
+    const model_split *s = &m->split;
+    uint32_t members = s->ep * s->etp;
+    if (c->capacity_pad) {
+        if (members % s->tp)
+            return moe_fail(err, MOE_E_UNSUPPORTED,
+                            "[capacity] pad = true wants etp * ep = %u * %u to be a multiple of tp = %u, so that the "
+                            "members of a dispatcher have whole microbatches",
+                            s->etp, s->ep, s->tp);
+        cfg->min_rows = model_capacity_of(c).rows * (members / s->tp);
+    }
+    if (c->recv != RECV_CAPACITY) return MOE_OK;
+    double rows = ceil((double)c->recv_factor * (double)m->local.tokens * members * c->top_k / s->ep);
+    cfg->recv_rows = (int64_t)rows + m->local.experts * (cfg->row_align - 1);
+    return MOE_OK;
+}
+
 static moe_status add_dispatcher(model *m, uint32_t layer, moe_err *err) {
     const model_cfg *c = &m->cfg;
+    const model_split *s = &m->split;
     moe_dispatcher_cfg cfg = {.layer = layer,
                               .top_k = c->top_k,
                               .n_experts = c->experts,
-                              .ep_size = 1,
+                              .ep_rank = s->ep_rank,
+                              .ep_size = s->ep,
+                              .etp_rank = s->etp_rank,
+                              .etp_size = s->etp,
                               .hidden = c->hidden,
-                              .max_tokens = c->micro * c->seq,
+                              .max_tokens = m->local.tokens,
                               .row_align = m->parts->precision_needs.row_align,
-                              .min_rows = c->capacity_pad ? model_capacity_of(c).rows : 0};
+                              .overflow = c->overflow,
+                              .node_size = m->place.node_size,
+                              .group = m->place.groups->of[MESH_ETP_EP],
+                              .layout_group = m->place.groups->layout,
+                              .first_rank = mesh_first(m->place.mesh, MESH_ETP_EP, m->place.rank)};
+    moe_status room = room_for_rows(m, &cfg, err);
+    if (room) return room;
     moe_status status = parts_add_dispatcher(m->parts, &cfg, err);
     return status ? status : parts_dispatcher_needs(m->parts, layer, &m->routers[layer].dispatch, err);
 }
@@ -250,10 +280,23 @@ moe_status model_refresh_copies(model *m, moe_err *err) {
 }
 
 /* ---- life ---- */
-moe_status model_create(model **out, const model_cfg *cfg, parts *p, int arenas, moe_err *err) {
+static model_split split_of(const model_place *at) {
+    const uint32_t *d = at->mesh->degree;
+    return (model_split){.tp = d[MESH_TP],
+                         .tp_rank = mesh_coord(at->mesh, MESH_TP, at->rank),
+                         .ep = d[MESH_EP],
+                         .ep_rank = mesh_coord(at->mesh, MESH_EP, at->rank),
+                         .etp = d[MESH_ETP],
+                         .etp_rank = mesh_coord(at->mesh, MESH_ETP, at->rank)};
+}
+
+moe_status model_create(model **out, const model_cfg *cfg, const model_place *place, parts *p, int arenas,
+                        moe_err *err) {
     model *m = calloc(1, sizeof *m);
     if (!m) return moe_fail(err, MOE_E_NOMEM, "out of memory for the model");
     m->cfg = *cfg;
+    m->place = *place;
+    m->split = split_of(place);
     model_cfg_complete(&m->cfg);
     m->parts = p;
     m->act = p->precision_needs.act_dtype;
@@ -261,6 +304,7 @@ moe_status model_create(model **out, const model_cfg *cfg, parts *p, int arenas,
     m->routers = calloc(cfg->layers + 1, sizeof *m->routers);
     moe_status status = m->layers && m->routers ? MOE_OK : moe_fail(err, MOE_E_NOMEM, "out of memory for the model");
     if (!status) status = check_sizes(&m->cfg, err);
+    if (!status) status = model_localise(&m->cfg, &m->split, &m->local, err);
     for (uint32_t l = 0; l < cfg->layers && !status; l++) {
         if (!model_layer_is_moe(cfg, l)) continue;
         status = add_router(m, l, err);

@@ -5,6 +5,7 @@
  * layers.c strings them together. table.c: the parameters. */
 #ifndef CORE_MODEL_MODEL_H
 #define CORE_MODEL_MODEL_H
+#include "mesh/groups.h"
 #include "model/config.h"
 #include "model/params.h"
 #include "parts/needs.h"
@@ -81,8 +82,18 @@ typedef struct model_layer {
 } model_layer;
 #undef MODEL_LAYER_FIELD
 
+/* Where a rank stands. */
+typedef struct model_place {
+    const mesh *mesh;         /* borrowed, as groups */
+    uint32_t rank, node_size; /* node_size: ranks that share a node, 0 = all */
+    const mesh_groups *groups;
+} model_place;
+
 typedef struct model {
     model_cfg cfg;
+    model_place place;
+    model_split split;
+    model_local local;
     parts *parts;
     params params;
     const moe_op *ops[MODEL_N_OPS]; /* NULL where the device lacks one that this model does not use */
@@ -99,8 +110,9 @@ typedef struct model {
 
 /* [main] Checks the sizes, makes routers and dispatchers, lays out and allocates parameters (arenas: params.h) and
  * state, and fills both with their initial values (PARAMS_NONE: neither). Every error names the key or plugin. parts
- * outlive the model. */
-moe_status model_create(model **out, const model_cfg *cfg, parts *p, int arenas, moe_err *err);
+ * and what place points to outlive the model. Collective over the ranks: a dispatcher may make groups. */
+moe_status model_create(model **out, const model_cfg *cfg, const model_place *place, parts *p, int arenas,
+                        moe_err *err);
 void model_destroy(model *m); /* NULL is nothing */
 /* The BF16 copies again from the master weights, after a load. Waits. */
 moe_status model_refresh_copies(model *m, moe_err *err);

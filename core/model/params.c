@@ -22,6 +22,7 @@ int64_t params_add(params *p, const param *entry) {
     if (e->count > PARAMS_LIMIT || p->total > PARAMS_LIMIT) return -2;
     p->total += e->count;
     for (int i = e->ndim; i < 4; i++) e->shape[i] = 1;
+    if (!e->whole[0]) memcpy(e->whole, e->shape, sizeof e->whole); /* not cut */
     return p->n++;
 }
 

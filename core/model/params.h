@@ -12,12 +12,29 @@
 typedef enum param_class { PARAM_LINEAR, PARAM_MATRIX, PARAM_VECTOR } param_class;
 enum { PARAM_CLASSES = 3, PARAM_ALIGN = 16 /* elements: 64 bytes */ };
 
+/* A dimension of the whole tensor of which this rank holds a part: the dimension is n_sections runs (q, k and v; gate
+ * and up) of these sizes, each cut in `parts` equal parts, of which this rank has number `index` of each. */
+enum { PARAM_SECTIONS = 3, PARAM_CUTS = 2 };
+typedef struct param_cut {
+    int32_t dim, n_sections; /* dim of `whole`; -1 = no cut */
+    uint32_t parts, index;
+    int64_t sections[PARAM_SECTIONS];
+} param_cut;
+/* Over which ranks a gradient is summed: those that hold the same elements. A replicated parameter's gradient is
+ * partial over tp too, whose ranks see other tokens (or other heads). */
+typedef enum param_reduce { PARAM_OVER_STAGE, PARAM_OVER_DP_CP, PARAM_OVER_EDP } param_reduce;
+enum { PARAM_REDUCES = 3 };
+
 typedef struct param {
     char name[96]; /* global: "layers.3.experts.w1"; expert e of it is "layers.3.experts.e.w1" in files */
     param_class kind;
     int32_t ndim;
-    int64_t shape[4], count, offset; /* elements; offset in every flat arena */
-    int64_t experts;                 /* leading dimension when it numbers experts, else 0 */
+    param_reduce over;
+    int64_t whole[4];                /* of the model; entries at and after ndim are 1 */
+    param_cut cut[PARAM_CUTS];       /* at most one a dimension, by ascending dim, then those with parts 0: none */
+    int64_t shape[4], count, offset; /* of this rank, elements; offset in every flat arena */
+    int64_t experts;                 /* leading dimension of shape when it numbers experts, else 0 */
+    int64_t first_expert;            /* the number of the first of them */
     float std;                       /* of the normal initial values; 0: constant `fill` */
     float fill;
 } param;

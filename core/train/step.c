@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "model/blocks.h"
+#include "model/collect.h"
 #include "train/update.h"
 
 static tref stage_in(emit *e, const char *name, void *host, int32_t dtype, int64_t n) {
@@ -19,15 +20,20 @@ static void stage_out(emit *e, const char *name, void *host, tref t, int64_t n) 
     emit_copy(e, name, tref_of(graph_buffer_fixed(e->g, host, bytes, "host.%s", name), t.t.dtype, n, 0, 0), t, bytes);
 }
 
+/* Sum over the ranks that have other sequences: statistics are equal on all tp ranks. */
+static void sum_ranks(emit *e, const char *name, tref t, const buf_id *bufs, uint32_t n) {
+    emit_all_reduce(e, name, MESH_DP_CP, MOE_LANE_COMM_DP, MOE_SUM, t, bufs, n);
+}
+
 /* Numbers >= 0 in t, over all microbatches and ranks. */
-static tref emit_count(emit *e, const step_cfg *cfg, const char *name, tref t) {
+static tref emit_count(emit *e, const char *name, tref t) {
     char zero[48], reduce[48];
     tref n = tref_new(e, name, MOE_I64, 1, 0, 0);
     snprintf(zero, sizeof zero, "zero.%s", name);
     snprintf(reduce, sizeof reduce, "%s.all_reduce", name);
     emit_zero(e, zero, n.buf, sizeof(int64_t));
     emit_op(e, name, MODEL_COUNT_VALID, NULL, &t, 1, &n, 1, NULL);
-    emit_all_reduce(e, cfg, reduce, n, 1, NULL, 0);
+    sum_ranks(e, reduce, n, NULL, 0);
     return n;
 }
 
@@ -54,9 +60,9 @@ static batch_refs microbatch(const batch_refs *all, int64_t i, int64_t tokens) {
 
 /* The divisors: of the loss, and of the routers' losses. ignore_aux: so large a one that these vanish. */
 static void emit_divisors(emit *e, const step_cfg *cfg, const batch_refs *all) {
-    e->divisor = emit_count(e, cfg, "divisor", all->targets);
+    e->divisor = emit_count(e, "divisor", all->targets);
     if (e->m->cfg.documents && !cfg->ignore_aux)
-        e->routed = emit_count(e, cfg, "routed", all->docs);
+        e->routed = emit_count(e, "routed", all->docs);
     else
         e->routed = stage_in(e, "routed", cfg->staging->routed, MOE_I64, 1);
 }
@@ -67,8 +73,6 @@ static moe_status begin(program *p, emit *e, const step_cfg *cfg, int train, moe
     moe_status status = emit_init(e, p->g, cfg->model, train, cfg->staging->step);
     if (status) return *err = p->g->err, status;
     e->phase = MOE_SCHED_PREPARE;
-    e->dp_rank = cfg->dp_rank;
-    e->dp_size = cfg->dp_size;
     emit_zero(e, "zero.stats", e->stats_all, model_n_stats(cfg->model) * sizeof(double));
     emit_touch_stats(e, 1);
     return MOE_OK;
@@ -89,12 +93,12 @@ static void zero_grads(emit *e) {
 }
 
 /* Sum of the experts' counts over the ranks. */
-static void reduce_counts(emit *e, const step_cfg *cfg) {
+static void reduce_counts(emit *e) {
     const model *m = e->m;
     int64_t n = (int64_t)m->cfg.layers * m->cfg.experts;
     if (!n) return;
     tref counts = tref_of(graph_buffer_fixed(e->g, m->counts, (uint64_t)n * 8, "counts"), MOE_I64, n, 0, 0);
-    emit_all_reduce(e, cfg, "counts.all_reduce", counts, n, e->counts, m->cfg.layers);
+    sum_ranks(e, "counts.all_reduce", counts, e->counts, m->cfg.layers);
 }
 
 /* All microbatches, forward and backward. Where a router's loss wants the counts of the whole global batch, every
@@ -112,21 +116,21 @@ static void emit_batch(emit *e, const step_cfg *cfg, const batch_refs *all) {
     }
     e->mb = -1;
     e->phase = MOE_SCHED_FORWARD;
-    if (together) reduce_counts(e, cfg);
+    if (together) reduce_counts(e);
     for (uint32_t i = 0; together && i < cfg->n_micro && !e->g->status; i++) {
         e->mb = (int32_t)i;
         emit_microbatch_backward(e, acts[i]);
     }
     e->mb = -1;
     e->phase = MOE_SCHED_REDUCE;
-    if (!together) reduce_counts(e, cfg);
+    if (!together) reduce_counts(e);
 }
 
 /* The loss and the routers' losses of all ranks, and the loss's divisor, to the host. */
 static void emit_stats(emit *e, const step_cfg *cfg, const char *name) {
     int64_t n = (int64_t)model_n_stats(e->m);
     tref stats = tref_of(e->stats_all, MOE_F64, n, 0, 0);
-    emit_all_reduce(e, cfg, name, stats, n, e->stats, e->m->cfg.layers + 1);
+    sum_ranks(e, name, stats, e->stats, e->m->cfg.layers + 1);
     stage_out(e, "stats.out", cfg->staging->stats, stats, n);
     emit_touch_stats(e, 0);
     stage_out(e, "valid.out", cfg->staging->valid, e->divisor, 1);
@@ -139,11 +143,11 @@ static void emit_results(emit *e, const step_cfg *cfg, tref stop) {
     int64_t n_counts = (int64_t)m->cfg.layers * m->cfg.experts, n_stats = (int64_t)model_n_stats(m);
     tref drops = tref_of(e->drops, MOE_I64, 2, 0, 0);
     emit_stats(e, cfg, "stats.all_reduce");
-    emit_all_reduce(e, cfg, "stop.all_reduce", stop, 1, NULL, 0);
+    emit_all_reduce(e, "stop.all_reduce", MESH_WORLD, MOE_LANE_COMM_DP, MOE_SUM, stop, NULL, 0);
     stage_out(e, "stop.out", s->stats + n_stats, stop, 1);
     stage_out(e, "routed.out", s->routed + 1, e->routed, 1);
     if (m->cfg.capacity > 0) {
-        emit_all_reduce(e, cfg, "drops.all_reduce", drops, 2, NULL, 0);
+        sum_ranks(e, "drops.all_reduce", drops, NULL, 0);
         stage_out(e, "drops.out", s->drops, drops, 2);
     }
     if (!n_counts) return;
@@ -187,7 +191,7 @@ moe_status step_build_train(program *p, const step_cfg *cfg, moe_err *err) {
     zero_grads(&e);
     emit_divisors(&e, cfg, &all);
     emit_batch(&e, cfg, &all);
-    emit_reduce_grads(&e, cfg, n_buckets);
+    emit_reduce_grads(&e, n_buckets);
     emit_results(&e, cfg, stop);
     e.phase = MOE_SCHED_UPDATE;
     if (!cfg->no_update) stage_out(&e, "norm.out", s->norm, emit_update(&e, cfg, hyper), 2);
@@ -201,7 +205,7 @@ moe_status step_build_eval(program *p, const step_cfg *cfg, moe_err *err) {
     if (status) return status;
     batch_refs batch = stage_batch(&e, cfg->staging, m->cfg.micro * m->cfg.seq, 1);
     /* a loss that is not divided on the device: head_loss sees no divisor */
-    tref valid = emit_count(&e, cfg, "divisor", batch.targets);
+    tref valid = emit_count(&e, "divisor", batch.targets);
     e.mb = 0;
     emit_microbatch_eval(&e, &batch);
     e.phase = MOE_SCHED_REDUCE;
@@ -236,7 +240,7 @@ moe_status step_build_dump(program *p, const step_cfg *cfg, int with_grads, moe_
     if (with_grads) {
         zero_grads(&e);
         emit_batch(&e, cfg, &all);
-        emit_reduce_grads(&e, cfg, 1);
+        emit_reduce_grads(&e, 1);
     } else {
         e.mb = 0;
         emit_microbatch_eval(&e, &all);

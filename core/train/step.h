@@ -40,9 +40,7 @@ typedef struct staging {
 typedef struct step_cfg {
     model *model;
     optimizer_cfg optimizer;
-    uint32_t n_micro; /* microbatches a step on this rank */
-    uint32_t dp_rank, dp_size;
-    void *dp_group;        /* NULL when dp_size is 1 */
+    uint32_t n_micro;      /* microbatches a step on this rank */
     uint64_t memory_limit; /* bytes, for the scheduler; 0 = none */
     int no_update;         /* 1: no norm, no optimiser, no balance state (train only) */
     int ignore_aux;        /* 1: gradients of the loss alone (dump only) */

@@ -45,18 +45,6 @@ static moe_status check_mesh(const trainer *t, moe_err *err) {
     return MOE_OK;
 }
 
-static moe_status make_group(trainer *t, moe_err *err) {
-    uint32_t dp = t->mesh.degree[MESH_DP], rank = t->parts->cfg.rank;
-    t->dp_rank = mesh_coord(&t->mesh, MESH_DP, rank);
-    if (dp == 1) return MOE_OK;
-    uint32_t *ranks = malloc(dp * sizeof *ranks);
-    if (!ranks) return moe_fail(err, MOE_E_NOMEM, "out of memory for a group of %u ranks", dp);
-    mesh_group(&t->mesh, MESH_DP, rank, ranks);
-    moe_status status = t->parts->comm->group_create(t->parts->comm_self, "dp", ranks, dp, &t->dp_group, err);
-    free(ranks);
-    return status;
-}
-
 /* The calls of every group, in their order: the ranks must agree on them before step 1, or they would wait for each
  * other for ever. */
 static uint64_t hash_collectives(const trainer *t) {
@@ -119,9 +107,6 @@ static moe_status make_programs(trainer *t, moe_err *err) {
     const step_cfg cfg = {.model = t->model,
                           .optimizer = t->cfg.optimizer,
                           .n_micro = t->n_micro,
-                          .dp_rank = t->dp_rank,
-                          .dp_size = t->mesh.degree[MESH_DP],
-                          .dp_group = t->dp_group,
                           .memory_limit = t->cfg.memory_limit,
                           .ignore_aux = t->cfg.ignore_aux,
                           .no_update = t->cfg.no_update,
@@ -154,11 +139,15 @@ moe_status trainer_create(trainer **out, const trainer_cfg *cfg, const parts_cfg
     t->cfg = *cfg;
     moe_status status = mesh_init(&t->mesh, &cfg->mesh, err);
     if (!status) status = check_mesh(t, err);
+    if (!status) t->dp_rank = mesh_coord(&t->mesh, MESH_DP, with->rank);
     if (!status) status = check_batch(t, err);
     if (!status) status = parts_create(&t->parts, with, err);
-    if (!status) status = make_group(t, err);
+    if (!status && !cfg->plan_only)
+        status = mesh_groups_open(&t->groups, &t->mesh, with->rank, t->parts->comm, t->parts->comm_self, err);
+    const model_place place = {&t->mesh, with->rank, cfg->node_size, &t->groups};
     if (!status)
-        status = model_create(&t->model, &cfg->model, t->parts, cfg->plan_only ? PARAMS_NONE : arenas_of(cfg), err);
+        status =
+            model_create(&t->model, &cfg->model, &place, t->parts, cfg->plan_only ? PARAMS_NONE : arenas_of(cfg), err);
     if (!status) status = staging_make(t, err);
     if (!status) status = make_programs(t, err);
     if (!status) status = compare_collectives(t, err);
@@ -181,9 +170,10 @@ void trainer_destroy(trainer *t) {
         const moe_device_v0 *d = t->parts->device;
         d->free(t->parts->device_self, MOE_SPACE_DEVICE, t->arena, t->arena_bytes);
         d->free(t->parts->device_self, MOE_SPACE_HOST, t->staging_block, t->staging_bytes);
-        if (t->dp_group) t->parts->comm->group_destroy(t->parts->comm_self, t->dp_group);
     }
     model_destroy(t->model);
+    if (t->parts) parts_drop_layers(t->parts);
+    mesh_groups_close(&t->groups);
     parts_destroy(t->parts);
     free(t);
 }

@@ -27,6 +27,7 @@ typedef struct trainer_cfg {
     int no_update;           /* 1: the training program ends with the reduced gradients; for measuring */
     int plan_only;           /* 1: graph, order and memory plan, but no memory and no executor: nothing can run */
     uint64_t memory_limit;   /* bytes of one rank, 0 = none */
+    uint32_t node_size;      /* ranks that share a node, neighbours by number; 0 = all */
     const data_reader *data; /* borrowed, shared by the ranks; NULL for TRAINER_LOGITS alone */
 } trainer_cfg;
 

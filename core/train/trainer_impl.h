@@ -10,7 +10,7 @@ struct trainer {
     mesh mesh;
     parts *parts;
     model *model;
-    void *dp_group;
+    mesh_groups groups;
     uint32_t dp_rank, n_micro;
     staging staging;
     void *staging_block; /* host memory of the device, holds all of staging */

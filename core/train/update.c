@@ -3,35 +3,10 @@
 
 #include <stdio.h>
 
+#include "model/collect.h"
+
 /* ---- reduction ---- */
-typedef struct reduce_node {
-    const moe_comm_v0 *comm;
-    void *self, *group, *stream, *data;
-    uint64_t count;
-    int32_t dtype;
-} reduce_node;
-
-static moe_status run_reduce(void *ctx, moe_err *err) {
-    reduce_node *n = ctx;
-    return n->comm->all_reduce(n->self, n->group, n->stream, n->data, n->data, n->count, n->dtype, MOE_SUM, err);
-}
-
-void emit_all_reduce(emit *e, const step_cfg *cfg, const char *name, tref t, int64_t count, const buf_id *bufs,
-                     uint32_t n_bufs) {
-    const parts *p = e->m->parts;
-    if (cfg->dp_size == 1) return;
-    reduce_node *n = graph_alloc(e->g, sizeof *n);
-    if (!n) return;
-    *n = (reduce_node){
-        .comm = p->comm, .self = p->comm_self, .group = cfg->dp_group, .count = (uint64_t)count, .dtype = t.t.dtype};
-    moe_sched_node info = emit_info(e, name, MOE_LANE_COMM_DP);
-    info.group = 0;
-    uint32_t node = graph_node_add(e->g, &info, run_reduce, n, &n->stream, parts_async(p, &p->cfg.comm));
-    emit_bind(e, node, &n->data, tref_updated(t), 1);
-    for (uint32_t i = 0; i < n_bufs; i++) graph_writes(e->g, node, bufs[i]);
-}
-
-void emit_reduce_grads(emit *e, const step_cfg *cfg, uint32_t n_buckets) {
+void emit_reduce_grads(emit *e, uint32_t n_buckets) {
     const params *p = &e->m->params;
     int64_t total = p->begin[PARAM_CLASSES], target = total / (n_buckets ? n_buckets : 1) + 1;
     uint32_t first = 0;
@@ -42,8 +17,8 @@ void emit_reduce_grads(emit *e, const step_cfg *cfg, uint32_t n_buckets) {
         snprintf(name, sizeof name, "grads.%u-%u.all_reduce", first, i);
         buf_id flat =
             graph_buffer_fixed(e->g, params_at(p->grad, begin), (uint64_t)(end - begin) * 4, "grads.%u-%u", first, i);
-        emit_all_reduce(e, cfg, name, tref_of(flat, MOE_F32, end - begin, 0, 0), end - begin, e->grad + first,
-                        i + 1 - first);
+        emit_all_reduce(e, name, MESH_STAGE, MOE_LANE_COMM_DP, MOE_SUM, tref_of(flat, MOE_F32, end - begin, 0, 0),
+                        e->grad + first, i + 1 - first);
         first = i + 1;
     }
 }

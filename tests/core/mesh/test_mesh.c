@@ -13,7 +13,7 @@ static mesh make(mesh_cfg cfg) {
 
 START_TEST(fill_takes_what_the_others_leave) {
     mesh m = make((mesh_cfg){.world = 8, .tp = 2, .cp = 1, .pp = 1, .etp = 1, .ep = 8});
-    static const uint32_t want[MESH_AXES] = {2, 1, 4, 1, 1, 8, 1, 8};
+    static const uint32_t want[MESH_AXES] = {2, 1, 4, 1, 1, 8, 1, 8, 4, 8, 8};
     for (int a = 0; a < MESH_AXES; a++) ck_assert_uint_eq(m.degree[a], want[a]);
     m = make((mesh_cfg){.world = 48, .tp = 2, .cp = 2, .dp = 4, .pp = 3, .etp = 2, .ep = 4});
     ck_assert_uint_eq(m.degree[MESH_DP], 4);
