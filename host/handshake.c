@@ -36,10 +36,12 @@ static const required_slot device_slots[] = {SLOT(moe_device_v0, ops),          
                                              SLOT(moe_device_v0, event_sync),    SLOT(moe_device_v0, stream_sync),
                                              SLOT(moe_device_v0, call_host),     SLOT(moe_device_v0, extension)};
 static const required_slot comm_slots[] = {
-    SLOT(moe_comm_v0, create),         SLOT(moe_comm_v0, destroy),    SLOT(moe_comm_v0, group_create),
-    SLOT(moe_comm_v0, group_destroy),  SLOT(moe_comm_v0, all_reduce), SLOT(moe_comm_v0, all_gather),
-    SLOT(moe_comm_v0, reduce_scatter), SLOT(moe_comm_v0, broadcast),  SLOT(moe_comm_v0, barrier),
-    SLOT(moe_comm_v0, abort),          SLOT(moe_comm_v0, poll),       SLOT(moe_comm_v0, extension)};
+    SLOT(moe_comm_v0, create),        SLOT(moe_comm_v0, destroy),        SLOT(moe_comm_v0, group_split),
+    SLOT(moe_comm_v0, group_destroy), SLOT(moe_comm_v0, group_info),     SLOT(moe_comm_v0, all_reduce),
+    SLOT(moe_comm_v0, all_gather),    SLOT(moe_comm_v0, reduce_scatter), SLOT(moe_comm_v0, broadcast),
+    SLOT(moe_comm_v0, all_to_all_v),  SLOT(moe_comm_v0, barrier),        SLOT(moe_comm_v0, p2p),
+    SLOT(moe_comm_v0, window_create), SLOT(moe_comm_v0, window_destroy), SLOT(moe_comm_v0, abort),
+    SLOT(moe_comm_v0, poll),          SLOT(moe_comm_v0, waiting)};
 
 typedef struct kind_row {
     const char *kind, *table;

@@ -14,7 +14,7 @@ typedef struct rank_try {
     tryout_tensor in_hidden, in_ids, in_weights;
     int32_t dtype; /* of hidden rows */
     moe_dispatcher_needs needs;
-    void *group; /* NULL with one rank */
+    void *group, *layout_group; /* NULL with one rank */
     void *handle, *workspace;
     moe_rows rows;
     moe_tensor offsets, counts, row_weights, slot_weights, ids;
@@ -95,18 +95,12 @@ static moe_status read_input(dispatcher_try *d, moe_err *err) {
 }
 
 /* ---- one rank ---- */
-/* The ranks of one group are neighbours; every rank makes every group. */
-static moe_status make_groups(const dispatcher_try *d, rank_try *r, moe_err *err) {
+/* The ranks of one group are neighbours. */
+static moe_status make_groups(const dispatcher_try *d, rank_try *r, uint32_t rank, moe_err *err) {
     const parts *p = r->rank.parts;
-    moe_status status = MOE_OK;
-    for (uint32_t first = 0; first < d->t->ranks && d->ep > 1 && !status; first += d->ep) {
-        uint32_t *members = arena_alloc(&r->rank.memory, d->ep * sizeof *members);
-        void *group = NULL;
-        if (!members) return moe_fail(err, MOE_E_NOMEM, "out of memory for %u ranks", d->ep);
-        for (uint32_t i = 0; i < d->ep; i++) members[i] = first + i;
-        status = p->comm->group_create(p->comm_self, "ep", members, d->ep, &group, err);
-        if (!status && group) r->group = group;
-    }
+    if (d->ep == 1) return MOE_OK;
+    moe_status status = p->comm->group_split(p->comm_self, NULL, "ep", rank / d->ep, &r->group, err);
+    if (!status) status = p->comm->group_split(p->comm_self, NULL, "ep.layout", rank / d->ep, &r->layout_group, err);
     return status;
 }
 
@@ -114,17 +108,20 @@ static moe_status open_rank(const dispatcher_try *d, rank_try *r, uint32_t rank,
                             moe_err *err) {
     tryout *t = d->t;
     moe_status status = tryout_rank_open(&r->rank, t, rank, bootstrap, err);
-    if (!status) status = make_groups(d, r, err);
+    if (!status) status = make_groups(d, r, rank, err);
     if (status) return status;
     moe_dispatcher_cfg cfg = {.layer = t->layer,
                               .top_k = (uint32_t)d->top_k,
                               .n_experts = (uint32_t)d->experts,
                               .ep_rank = rank % d->ep,
                               .ep_size = d->ep,
+                              .etp_size = 1,
                               .hidden = d->hidden,
                               .max_tokens = d->tokens,
                               .row_align = d->row_align,
-                              .ep_group = r->group};
+                              .group = r->group,
+                              .layout_group = r->layout_group,
+                              .first_rank = rank / d->ep * d->ep};
     status = parts_add_dispatcher(r->rank.parts, &cfg, err);
     if (!status) status = parts_dispatcher_needs(r->rank.parts, t->layer, &r->needs, err);
     if (status) return status;
@@ -253,7 +250,8 @@ static void close_rank(rank_try *r) {
     parts *p = r->rank.parts;
     if (p) parts_drop_layers(p);
     if (p && r->group) p->comm->group_destroy(p->comm_self, r->group);
-    r->group = NULL;
+    if (p && r->layout_group) p->comm->group_destroy(p->comm_self, r->layout_group);
+    r->group = r->layout_group = NULL;
     tryout_rank_close(&r->rank);
 }
 

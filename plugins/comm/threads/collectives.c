@@ -11,18 +11,16 @@
 enum { SLICE_ALIGN = 32 }; /* elements: a slice of a buffer that is aligned covers whole cache lines */
 
 static const char *const call_names[] = {"all_reduce", "all_gather", "reduce_scatter",
-                                         "broadcast",  "barrier",    "group_create"};
+                                         "broadcast",  "barrier",    "group_split"};
 static const char *const op_names[] = {"sum", "max", "min"};
 
 static void describe(const call_desc *c, char *text, size_t bytes) {
     const char *what = call_names[c->what];
     if (c->what == CALL_BARRIER)
         snprintf(text, bytes, "barrier");
-    else if (c->what == CALL_GROUP_CREATE) {
-        int at = snprintf(text, bytes, "group_create \"%.40s\" of", c->name);
-        for (uint32_t i = 0; i < c->n_ranks && at > 0 && (size_t)at < bytes && i < 16; i++)
-            at += snprintf(text + at, bytes - (size_t)at, " %u", c->ranks[i]);
-    } else if (c->what == CALL_BROADCAST)
+    else if (c->what == CALL_GROUP_SPLIT)
+        snprintf(text, bytes, "group_split \"%.40s\"", c->name);
+    else if (c->what == CALL_BROADCAST)
         snprintf(text, bytes, "broadcast of %" PRIu64 " %s from %u", c->count, dtype_name(c->dtype), c->root);
     else if (c->what == CALL_ALL_GATHER)
         snprintf(text, bytes, "%s of %" PRIu64 " %s", what, c->count, dtype_name(c->dtype));
@@ -31,11 +29,8 @@ static void describe(const call_desc *c, char *text, size_t bytes) {
 }
 
 static int same_call(const call_desc *a, const call_desc *b) {
-    if (a->what != b->what || a->dtype != b->dtype || a->op != b->op || a->root != b->root || a->count != b->count)
-        return 0;
-    if (a->what != CALL_GROUP_CREATE) return 1;
-    if (a->n_ranks != b->n_ranks || strcmp(a->name, b->name) != 0) return 0;
-    return a->n_ranks == 0 || memcmp(a->ranks, b->ranks, a->n_ranks * sizeof *a->ranks) == 0;
+    if (a->what != b->what || a->dtype != b->dtype || a->op != b->op || a->count != b->count) return 0;
+    return a->what == CALL_GROUP_SPLIT ? strcmp(a->name, b->name) == 0 : a->root == b->root;
 }
 
 const call_desc *member_calls(const member *m) {

@@ -63,6 +63,7 @@ static void group_free(group *g) {
 static void hub_link(hub *h, group *g) {
     pthread_mutex_lock(&h->lock);
     g->next = h->groups;
+    if (g->next) g->next->before = g;
     h->groups = g;
     if (atomic_load(&h->aborted)) atomic_fetch_or(&g->state, BROKEN);
     pthread_mutex_unlock(&h->lock);
@@ -70,9 +71,11 @@ static void hub_link(hub *h, group *g) {
 
 static void hub_unlink(hub *h, group *g) {
     pthread_mutex_lock(&h->lock);
-    group **at = &h->groups;
-    while (*at != g) at = &(*at)->next;
-    *at = g->next;
+    if (g->before)
+        g->before->next = g->next;
+    else
+        h->groups = g->next;
+    if (g->next) g->next->before = g->before;
     pthread_mutex_unlock(&h->lock);
 }
 

@@ -12,14 +12,13 @@ enum { CACHE_LINE = 64, MAX_RANKS = 4096, NAME_BYTES = 48, REASON_BYTES = 400 };
 /* One member's call, posted before it arrives. All but in and out must agree among the members. */
 typedef struct call_desc {
     int32_t what, dtype, op; /* CALL_*; MOE_F32 ..; MOE_SUM .. or -1 */
-    uint32_t root, n_ranks;  /* broadcast; group_create */
+    uint32_t root;           /* broadcast; color of group_split, which may differ */
     uint64_t count;
     const void *in;
     void *out;
-    const char *name; /* group_create, with ranks */
-    const uint32_t *ranks;
+    const char *name; /* group_split */
 } __attribute__((aligned(CACHE_LINE))) call_desc;
-enum { CALL_ALL_REDUCE, CALL_ALL_GATHER, CALL_REDUCE_SCATTER, CALL_BROADCAST, CALL_BARRIER, CALL_GROUP_CREATE };
+enum { CALL_ALL_REDUCE, CALL_ALL_GATHER, CALL_REDUCE_SCATTER, CALL_BROADCAST, CALL_BARRIER, CALL_GROUP_SPLIT };
 
 struct hub;
 /* The meeting point of n ranks. state packs, from the low end: 1 bit broken, 15 bits arrived, 48 bits round. One word,
@@ -31,7 +30,7 @@ typedef struct group {
     pthread_cond_t wake;
     _Atomic uint32_t refs, left; /* left: 1 + the first rank that destroyed its handle */
     struct hub *hub;
-    struct group *next; /* hub's list */
+    struct group *next, *before; /* hub's list */
     uint32_t n, spins;
     uint32_t *ranks;     /* [n] ascending */
     call_desc *calls[2]; /* [n] each; calls of odd and even rounds, so that a fast member cannot overwrite what a slow

@@ -157,62 +157,64 @@ static moe_status threads_create(const moe_comm_cfg *cfg, const moe_host *host, 
 
 /* ---- groups ---- */
 
-static moe_status check_ranks(const instance *me, const char *name, const uint32_t *ranks, uint32_t n, moe_err *err) {
-    if (n == 0 || n > me->h->world)
-        return moe_fail(err, MOE_E_ARG, "group %s has %u ranks, the world %u", name, n, me->h->world);
-    for (uint32_t i = 0; i < n; i++) {
-        if (ranks[i] >= me->h->world)
-            return moe_fail(err, MOE_E_ARG, "group %s: ranks[%u] is %u, but there are %u ranks", name, i, ranks[i],
-                            me->h->world);
-        if (i && ranks[i] <= ranks[i - 1])
-            return moe_fail(err, MOE_E_ARG, "group %s: ranks[%u] = %u after %u; ranks must ascend", name, i, ranks[i],
-                            ranks[i - 1]);
-    }
-    return MOE_OK;
+/* The group of this rank's color, made by the first of its members; NULL when out of memory. */
+static group *make_colored(const member *m, const call_desc *all, const char *name, uint32_t color) {
+    const group *g = m->g;
+    uint32_t *ranks = malloc(g->n * sizeof *ranks), n = 0;
+    for (uint32_t i = 0; ranks && i < g->n; i++)
+        if (all[i].root == color) ranks[n++] = g->ranks[i];
+    group *made = ranks ? group_new(g->hub, name, ranks, n) : NULL;
+    free(ranks);
+    return made;
 }
 
-/* The index of this rank in ranks, or n. */
-static uint32_t find_rank(const instance *me, const uint32_t *ranks, uint32_t n) {
-    uint32_t i = 0;
-    while (i < n && ranks[i] != me->rank) i++;
-    return i;
+/* Members of `color` before `end`. */
+static uint32_t count_color(const call_desc *all, uint32_t end, uint32_t color) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < end; i++) n += all[i].root == color;
+    return n;
 }
 
-static moe_status threads_group_create(void *self, const char *name, const uint32_t *ranks, uint32_t n, void **handle,
-                                       moe_err *err) {
-    instance *me = self;
-    member *w = me->world, *m = member_alloc(me->h->world);
-    group *made = NULL;
+/* Two meetings: everyone shows its color, then the first of each color shows its group. */
+static moe_status split(instance *me, member *p, member *m, const char *name, uint32_t color, moe_err *err) {
     /* in: anything but NULL says that this rank has its memory */
     moe_status s = member_join(
-        w,
-        &(call_desc){
-            .what = CALL_GROUP_CREATE, .op = -1, .n_ranks = n, .in = m ? me : NULL, .name = name, .ranks = ranks},
-        err);
-    if (s != MOE_OK) goto out;
-    group_part(w->g);
-    s = check_ranks(me, name, ranks, n, err); /* the ranks agree, so all of them refuse, or none */
-    if (s != MOE_OK) goto out;
-    if (me->rank == 0) made = group_new(me->h, name, ranks, n);
-    for (uint32_t i = 0; i < me->h->world && s == MOE_OK; i++)
-        if (!w->ins[i]) s = moe_fail(err, MOE_E_NOMEM, "group %s: rank %u is out of memory", name, i);
-    const int lacks = s != MOE_OK;
-    s = member_join(w, &(call_desc){.what = CALL_BARRIER, .op = -1, .out = made}, err);
-    if (s == MOE_OK && (lacks || !w->outs[0])) s = moe_fail(err, MOE_E_NOMEM, "group %s: out of memory", name);
-    if (s != MOE_OK) goto undo;
-    const uint32_t index = find_rank(me, ranks, n);
-    *handle = NULL;
-    if (index < n) {
-        member_attach(me, m, w->outs[0], index);
-        *handle = m;
-        m = NULL;
-    }
-undo:
+        p, &(call_desc){.what = CALL_GROUP_SPLIT, .op = -1, .root = color, .in = m ? me : NULL, .name = name}, err);
+    if (s != MOE_OK) return s;
+    const call_desc *all = member_calls(p);
+    const uint32_t index = count_color(all, p->index, color), members = count_color(all, p->g->n, color);
+    uint32_t first = 0;
+    while (all[first].root != color) first++;
+    for (uint32_t i = 0; i < p->g->n && s == MOE_OK; i++)
+        if (!all[i].in) s = moe_fail(err, MOE_E_NOMEM, "group %s: rank %u is out of memory", name, p->g->ranks[i]);
+    group *made = s == MOE_OK && color != MOE_NO_GROUP && index == 0 ? make_colored(p, all, name, color) : NULL;
+    const int ok = s == MOE_OK && (made || index || color == MOE_NO_GROUP);
+    s = member_join(p, &(call_desc){.what = CALL_BARRIER, .op = -1, .in = ok ? me : NULL, .out = made}, err);
+    for (uint32_t i = 0; i < p->g->n && s == MOE_OK; i++)
+        if (!p->ins[i]) s = moe_fail(err, MOE_E_NOMEM, "group %s: rank %u is out of memory", name, p->g->ranks[i]);
+    if (s == MOE_OK && color != MOE_NO_GROUP) member_attach(me, m, p->outs[first], index);
     if (s != MOE_OK && made)
-        for (uint32_t i = 0; i < n; i++) group_leave(made, ranks[i]);
-out:
-    member_free(m);
+        for (uint32_t i = 0; i < members; i++) group_leave(made, made->ranks[0]);
     return s;
+}
+
+static moe_status threads_group_split(void *self, void *parent, const char *name, uint32_t color, void **handle,
+                                      moe_err *err) {
+    instance *me = self;
+    member *p = parent ? parent : me->world, *m = member_alloc(p->g->n);
+    moe_status s = split(me, p, m, name, color, err);
+    if (s == MOE_OK) *handle = color == MOE_NO_GROUP ? NULL : m;
+    if (s != MOE_OK || color == MOE_NO_GROUP) member_free(m);
+    return s;
+}
+
+static moe_status threads_group_info(void *self, void *handle, uint32_t *n, uint32_t *index, moe_err *err) {
+    const instance *me = self;
+    const member *m = handle;
+    if (!m) return moe_fail(err, MOE_E_ARG, "rank %u: group_info: group is NULL", me->rank);
+    *n = m->g->n;
+    *index = m->index;
+    return MOE_OK;
 }
 
 /* ---- state ---- */
@@ -229,6 +231,26 @@ static moe_status threads_poll(void *self, moe_err *err) {
     return hub_poll(me->h, err);
 }
 
+static moe_status threads_all_to_all_v(void *self, void *handle, void *stream, const moe_a2a_args *args, moe_err *err) {
+    (void)self, (void)handle, (void)stream, (void)args;
+    return moe_fail(err, MOE_E_UNSUPPORTED, "comm/threads has no all_to_all_v");
+}
+static moe_status threads_p2p(void *self, void *handle, void *stream, const moe_p2p_op *ops, uint32_t n, moe_err *err) {
+    (void)self, (void)handle, (void)stream, (void)ops, (void)n;
+    return moe_fail(err, MOE_E_UNSUPPORTED, "comm/threads has no p2p");
+}
+static moe_status threads_window_create(void *self, void *handle, uint64_t bytes, moe_window *out, moe_err *err) {
+    (void)self, (void)handle, (void)bytes, (void)out;
+    return moe_fail(err, MOE_E_UNSUPPORTED, "comm/threads has no windows");
+}
+static void threads_window_destroy(void *self, moe_window *w) {
+    (void)self, (void)w;
+}
+static void threads_waiting(void *self, void *handle, char *text, uint64_t bytes) {
+    (void)self, (void)handle;
+    if (bytes) text[0] = '\0';
+}
+
 static const void *threads_extension(void *self, const char *id) {
     (void)self;
     (void)id;
@@ -239,15 +261,21 @@ static const moe_comm_v0 table = {.size = sizeof table,
                                   .launch = MOE_LAUNCH_THREADS,
                                   .create = threads_create,
                                   .destroy = threads_destroy,
-                                  .group_create = threads_group_create,
+                                  .group_split = threads_group_split,
                                   .group_destroy = threads_group_destroy,
+                                  .group_info = threads_group_info,
                                   .all_reduce = threads_all_reduce,
                                   .all_gather = threads_all_gather,
                                   .reduce_scatter = threads_reduce_scatter,
                                   .broadcast = threads_broadcast,
+                                  .all_to_all_v = threads_all_to_all_v,
                                   .barrier = threads_barrier,
+                                  .p2p = threads_p2p,
+                                  .window_create = threads_window_create,
+                                  .window_destroy = threads_window_destroy,
                                   .abort = threads_abort,
                                   .poll = threads_poll,
+                                  .waiting = threads_waiting,
                                   .extension = threads_extension};
 static const moe_desc desc = {.size = sizeof desc,
                               .kind = "comm",

@@ -15,7 +15,7 @@ typedef struct member {
 typedef struct instance {
     hub *h;
     uint32_t rank, reserved;
-    member *world;   /* the meeting point of group_create; in the list too */
+    member *world;   /* the meeting point of group_split without a parent; in the list too */
     member *members; /* all handles; destroy drops what the host left */
 } instance;
 

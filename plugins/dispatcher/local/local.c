@@ -123,9 +123,10 @@ static moe_status ask_workspace(local *me, moe_err *err) {
 }
 
 static moe_status take_cfg(local *me, const moe_dispatcher_cfg *cfg, moe_err *err) {
-    if (cfg->ep_size != 1)
-        return moe_fail(err, MOE_E_UNSUPPORTED, "dispatcher/local has all experts on one rank; ep_size is %u",
-                        cfg->ep_size);
+    if (cfg->ep_size != 1 || cfg->etp_size != 1)
+        return moe_fail(err, MOE_E_UNSUPPORTED,
+                        "dispatcher/local has all experts on one rank; ep_size is %u, etp_size %u", cfg->ep_size,
+                        cfg->etp_size);
     if (cfg->top_k < 1 || cfg->n_experts < 1 || cfg->hidden < 1 || cfg->max_tokens < 0 || cfg->row_align < 1)
         return moe_fail(err, MOE_E_ARG,
                         "layer %u: top_k %u, n_experts %u, hidden %" PRId64 ", max_tokens %" PRId64

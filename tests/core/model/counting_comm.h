@@ -33,10 +33,10 @@ static void counting_destroy(void *self) {
     if (c) c->under->destroy(c->self);
     free(c);
 }
-static moe_status counting_group_create(void *self, const char *name, const uint32_t *ranks, uint32_t n, void **group,
-                                        moe_err *err) {
+static moe_status counting_group_split(void *self, void *parent, const char *name, uint32_t color, void **group,
+                                       moe_err *err) {
     const counting_comm *c = self;
-    return c->under->group_create(c->self, name, ranks, n, group, err);
+    return c->under->group_split(c->self, parent, name, color, group, err);
 }
 static void counting_group_destroy(void *self, void *group) {
     const counting_comm *c = self;
@@ -55,6 +55,14 @@ static moe_status counting_all_reduce(void *self, void *group, void *stream, con
     }
     return c->under->all_reduce(c->self, group, stream, in, out, count, dtype, op, err);
 }
+static void counting_waiting(void *self, void *group, char *text, uint64_t bytes) {
+    const counting_comm *c = self;
+    c->under->waiting(c->self, group, text, bytes);
+}
+static moe_status counting_group_info(void *self, void *group, uint32_t *n, uint32_t *index, moe_err *err) {
+    const counting_comm *c = self;
+    return c->under->group_info(c->self, group, n, index, err);
+}
 static void counting_abort(void *self, const char *reason) {
     const counting_comm *c = self;
     c->under->abort(c->self, reason);
@@ -69,9 +77,11 @@ static const moe_comm_v0 counting_table = {.size = sizeof counting_table,
                                            .launch = MOE_LAUNCH_THREADS,
                                            .create = counting_create,
                                            .destroy = counting_destroy,
-                                           .group_create = counting_group_create,
+                                           .group_split = counting_group_split,
                                            .group_destroy = counting_group_destroy,
+                                           .group_info = counting_group_info,
                                            .all_reduce = counting_all_reduce,
                                            .abort = counting_abort,
-                                           .poll = counting_poll};
+                                           .poll = counting_poll,
+                                           .waiting = counting_waiting};
 #endif

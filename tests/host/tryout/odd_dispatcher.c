@@ -61,7 +61,7 @@ static moe_status gather(const odd *o, void *stream, const void *in, void *out, 
         memcpy(out, in, (size_t)count * 4);
         return MOE_OK;
     }
-    return o->comm->table->all_gather(o->comm->self, o->cfg.ep_group, stream, in, out, (uint64_t)count, dtype, err);
+    return o->comm->table->all_gather(o->comm->self, o->cfg.group, stream, in, out, (uint64_t)count, dtype, err);
 }
 
 static moe_status layout(const void *self, const moe_layout_args *a, moe_err *err) {
@@ -126,7 +126,7 @@ static moe_status exchange(const void *self, const moe_move_args *a, moe_err *er
         return status ? status : gather(o, a->stream, s.weights, s.all_weights, o->slots, MOE_F32, err);
     }
     if (o->cfg.ep_size == 1) return MOE_OK;
-    return o->comm->table->all_reduce(o->comm->self, o->cfg.ep_group, a->stream, s.all_rows, s.all_rows,
+    return o->comm->table->all_reduce(o->comm->self, o->cfg.group, a->stream, s.all_rows, s.all_rows,
                                       (uint64_t)(o->cfg.ep_size * o->elements), MOE_F32, MOE_SUM, err);
 }
 

@@ -27,7 +27,7 @@ static double median(double *x) {
 
 static void bench_rank(rank_env *env) {
     bench *b = env->arg;
-    void *self = threads_open(env, b->c), *g = threads_group(b->c, self, "all", env->world);
+    void *self = threads_open(env, b->c), *g = threads_group(b->c, self, "all");
     moe_err err = {.size = sizeof err};
     float *in = malloc(BYTES), *out = malloc(BYTES);
     memset(in, 0, BYTES);

@@ -112,12 +112,8 @@ static void empty_main(rank_env *env) {
     const moe_comm_v0 *c = k->w.c;
     e.self = threads_open(env, c);
     watch_instance(&k->w, e.r, e.self);
-    e.world = threads_group(c, e.self, "ep", EXPERT_RANKS);
-    for (uint32_t i = 0; i < EXPERT_RANKS; i += 2) {
-        void *g = NULL;
-        if (c->group_create(e.self, "pair", (const uint32_t[]){i, i + 1}, 2, &g, &e.err) != MOE_OK) k->faults++;
-        if (g) e.pair = g;
-    }
+    e.world = threads_group(c, e.self, "ep");
+    if (c->group_split(e.self, NULL, "pair", e.r / 2, &e.pair, &e.err) != MOE_OK) k->faults++;
     e.own = malloc(MOST_TOKENS * ROW * sizeof *e.own);
     e.all = malloc(EXPERT_RANKS * MOST_TOKENS * ROW * sizeof *e.all);
     e.back = malloc(MOST_TOKENS * ROW * sizeof *e.back);
@@ -250,7 +246,7 @@ static void cross_main(rank_env *env) {
     e->self = threads_open(env, k->w.c);
     watch_instance(&k->w, e->r, e->self);
     for (int g = 0; g < 2; g++) {
-        e->groups[g] = threads_group(k->w.c, e->self, g == DP ? "dp" : "ep", 2);
+        e->groups[g] = threads_group(k->w.c, e->self, g == DP ? "dp" : "ep");
         if (g == 0 || !k->one_stream)
             ck_assert(t->stream_create(e->dev.self, g == DP ? "comm:dp" : "comm:ep", &e->streams[g], &err) == MOE_OK);
         else

@@ -33,7 +33,7 @@ static void *abort_later(void *arg) {
 static void aborted_rank(rank_env *env) {
     fault_case *k = env->arg;
     const uint32_t r = env->rank;
-    void *self = k->self[r] = threads_open(env, k->c), *g = threads_group(k->c, self, "all", env->world);
+    void *self = k->self[r] = threads_open(env, k->c), *g = threads_group(k->c, self, "all");
     moe_err err = {.size = sizeof err};
     float x = 1, y = 0;
     pthread_t other;
@@ -48,8 +48,7 @@ static void aborted_rank(rank_env *env) {
     k->later[r] = k->c->barrier(self, g, NULL, &err);
     k->polled[r] = k->c->poll(self, &err);
     void *more = NULL;
-    uint32_t ranks[1] = {0};
-    if (k->c->group_create(self, "more", ranks, 1, &more, &err) != MOE_E_COMM) k->later[r] = MOE_OK;
+    if (k->c->group_split(self, NULL, "more", 0, &more, &err) != MOE_E_COMM) k->later[r] = MOE_OK;
     if (r == 1) pthread_join(other, NULL);
     k->c->group_destroy(self, g);
     k->c->destroy(self);
@@ -69,7 +68,7 @@ END_TEST
 /* Ranks reduce large buffers, free them as soon as a call fails, and go; the abort comes at any point of it. */
 static void freeing_rank(rank_env *env) {
     fault_case *k = env->arg;
-    void *self = threads_open(env, k->c), *g = threads_group(k->c, self, "all", env->world);
+    void *self = threads_open(env, k->c), *g = threads_group(k->c, self, "all");
     moe_err err = {.size = sizeof err};
     enum { N = 20000 };
     moe_status s = MOE_OK;
@@ -93,7 +92,7 @@ static void *abort_soon(void *arg) {
 }
 static void freeing_rank_other_thread(rank_env *env) {
     fault_case *k = env->arg;
-    void *self = threads_open(env, k->c), *g = threads_group(k->c, self, "all", env->world);
+    void *self = threads_open(env, k->c), *g = threads_group(k->c, self, "all");
     moe_err err = {.size = sizeof err};
     enum { N = 20000 };
     pthread_t other;
@@ -131,7 +130,7 @@ END_TEST
 static void leaving_rank(rank_env *env) {
     fault_case *k = env->arg;
     const uint32_t r = env->rank;
-    void *self = threads_open(env, k->c), *g = threads_group(k->c, self, "all", env->world);
+    void *self = threads_open(env, k->c), *g = threads_group(k->c, self, "all");
     moe_err err = {.size = sizeof err};
     int32_t x = 1, y = 0;
     k->c->all_reduce(self, g, NULL, &x, &y, 1, MOE_I32, MOE_SUM, &err);
@@ -182,7 +181,7 @@ END_TEST
 static void mismatch_rank(rank_env *env) {
     fault_case *k = env->arg;
     const uint32_t r = env->rank, odd = r == 2;
-    void *self = threads_open(env, k->c), *g = threads_group(k->c, self, "dp", env->world);
+    void *self = threads_open(env, k->c), *g = threads_group(k->c, self, "dp");
     moe_err err = {.size = sizeof err};
     float *in = calloc(64, 4), *out = calloc(64, 4);
     moe_status s = MOE_OK;
@@ -203,9 +202,8 @@ static void mismatch_rank(rank_env *env) {
             s = k->c->broadcast(self, g, NULL, in, 5, MOE_F32, odd, &err);
             break;
         default: {
-            uint32_t ranks[2] = {0, odd ? 2 : 1};
             void *more = NULL;
-            s = k->c->group_create(self, odd ? "tp" : "ep", ranks, 2, &more, &err);
+            s = k->c->group_split(self, NULL, odd ? "tp" : "ep", r / 2, &more, &err);
         }
     }
     free(in);
@@ -223,7 +221,7 @@ START_TEST(calls_that_differ_fail_on_all_ranks_with_both_values) {
         "rank 0 calls all_reduce (sum) of 10 F32, rank 2 calls all_reduce (max) of 10 F32",
         "rank 0 calls all_gather of 3 U8, rank 2 calls barrier",
         "rank 0 calls broadcast of 5 F32 from 0, rank 2 calls broadcast of 5 F32 from 1",
-        "group world: rank 0 calls group_create \"ep\" of 0 1, rank 2 calls group_create \"tp\" of 0 2"};
+        "group world: rank 0 calls group_split \"ep\", rank 2 calls group_split \"tp\""};
     fault_case k = {.c = threads_table(), .which = _i};
     ranks_run(4, mismatch_rank, &k);
     expect_all(&k, 4, MOE_E_COMM, texts[_i]);
@@ -233,34 +231,11 @@ END_TEST
 
 /* ---- arguments ---- */
 
-static void group_args_rank(rank_env *env) {
-    fault_case *k = env->arg;
-    static const uint32_t lists[5][3] = {{1, 0, 2}, {0, 1, 1}, {0, 1, 3}, {0, 0, 0}, {0, 1, 2}};
-    static const uint32_t lengths[5] = {3, 3, 3, 0, 3};
-    void *self = threads_open(env, k->c), *g = NULL;
-    moe_err err = {.size = sizeof err};
-    k->status[env->rank] = k->c->group_create(self, "ep", lists[k->which], lengths[k->which], &g, &err);
-    strcpy(k->msg[env->rank], err.msg);
-    k->later[env->rank] = k->c->poll(self, &err);
-    k->c->destroy(self);
-}
-
-START_TEST(group_ranks_must_ascend_and_exist) {
-    static const char *const texts[] = {
-        "group ep: ranks[1] = 0 after 1; ranks must ascend", "group ep: ranks[2] = 1 after 1; ranks must ascend",
-        "group ep: ranks[2] is 3, but there are 3 ranks", "group ep has 0 ranks, the world 3", ""};
-    fault_case k = {.c = threads_table(), .which = _i};
-    ranks_run(3, group_args_rank, &k);
-    expect_all(&k, 3, _i == 4 ? MOE_OK : MOE_E_ARG, texts[_i]);
-    for (int r = 0; r < 3; r++) ck_assert_int_eq(k.later[r], MOE_OK); /* all refused alike: nothing is broken */
-}
-END_TEST
-
 /* One rank's fault reaches the others. */
 static void bad_arg_rank(rank_env *env) {
     fault_case *k = env->arg;
     const uint32_t r = env->rank;
-    void *self = threads_open(env, k->c), *g = threads_group(k->c, self, "dp", env->world);
+    void *self = threads_open(env, k->c), *g = threads_group(k->c, self, "dp");
     moe_err err = {.size = sizeof err};
     float x[8] = {0}, y[8];
     const int bad = r == 1;
@@ -324,7 +299,6 @@ Suite *suite_faults(void) {
     tcase_add_test(t, a_rank_that_destroys_ends_those_who_wait_for_it);
     tcase_add_test(t, a_rank_that_died_before_create_is_an_error);
     tcase_add_loop_test(t, calls_that_differ_fail_on_all_ranks_with_both_values, 0, 6);
-    tcase_add_loop_test(t, group_ranks_must_ascend_and_exist, 0, 5);
     tcase_add_loop_test(t, a_bad_argument_of_one_rank_ends_all_with_its_text, 0, 6);
     tcase_add_test(t, C122_a_host_without_bootstrap_is_refused_with_text);
     suite_add_tcase(s, t);

@@ -15,20 +15,8 @@ static void mesh_rank(rank_env *env) {
     const uint32_t r = env->rank, rows = env->world / 2;
     void *self = threads_open(env, k->c), *row = NULL, *column = NULL;
     moe_err err = {.size = sizeof err};
-    for (uint32_t i = 0; i < rows; i++) {
-        uint32_t ranks[2] = {2 * i, 2 * i + 1};
-        void *g = NULL;
-        if (k->c->group_create(self, "row", ranks, 2, &g, &err) != MOE_OK) k->faults++;
-        if ((g != NULL) != (r / 2 == i)) k->faults++;
-        if (g) row = g;
-    }
-    for (uint32_t i = 0; i < 2; i++) {
-        uint32_t ranks[RANKS_MAX];
-        void *g = NULL;
-        for (uint32_t j = 0; j < rows; j++) ranks[j] = 2 * j + i;
-        if (k->c->group_create(self, "column", ranks, rows, &g, &err) != MOE_OK) k->faults++;
-        if (g) column = g;
-    }
+    if (k->c->group_split(self, NULL, "row", r / 2, &row, &err) != MOE_OK) k->faults++;
+    if (k->c->group_split(self, NULL, "column", r % 2, &column, &err) != MOE_OK) k->faults++;
     const int64_t row_sum = (int64_t)(r / 2) * 4 + 1, column_sum = (int64_t)rows * (rows - 1) + (r & 1) * rows;
     dice d = dice_new(r);
     for (int i = 0; i < k->calls; i++) {
@@ -75,7 +63,7 @@ END_TEST
 static void thousand_rank(rank_env *env) {
     group_case *k = env->arg;
     const uint32_t n = env->world;
-    void *self = threads_open(env, k->c), *g = threads_group(k->c, self, "all", n);
+    void *self = threads_open(env, k->c), *g = threads_group(k->c, self, "all");
     moe_err err = {.size = sizeof err};
     for (int i = 0; i < k->calls; i++) {
         int64_t x = (int64_t)env->rank + i, sum = 0, all[8] = {0}, want = (int64_t)n * (n - 1) / 2 + (int64_t)n * i;
@@ -99,7 +87,7 @@ static void many_rank(rank_env *env) {
     group_case *k = env->arg;
     for (int i = 0; i < k->calls; i++) {
         void *a = threads_open(env, k->c), *b = threads_open(env, k->c);
-        void *ga = threads_group(k->c, a, "a", env->world), *gb = threads_group(k->c, b, "b", env->world);
+        void *ga = threads_group(k->c, a, "a"), *gb = threads_group(k->c, b, "b");
         moe_err err = {.size = sizeof err};
         int32_t x = 1, y = 0, z = 0;
         k->c->all_reduce(a, ga, NULL, &x, &y, 1, MOE_I32, MOE_SUM, &err);

@@ -161,7 +161,7 @@ static void collectives_rank(rank_env *env) {
     shared_case *s = env->arg;
     rank_case k = {.s = s, .rank = env->rank, .n = env->world, .w = widths[s->type], .err.size = sizeof(moe_err)};
     k.self = threads_open(env, s->c);
-    k.group = threads_group(s->c, k.self, "all", k.n);
+    k.group = threads_group(s->c, k.self, "all");
     k.in = malloc((k.n * MOST + 1) * k.w);
     k.out = malloc((k.n * MOST + 1) * k.w);
     for (int j = 0; j < N_COUNTS; j++) {
@@ -211,7 +211,7 @@ typedef struct large_case {
 
 static void large_rank(rank_env *env) {
     large_case *s = env->arg;
-    void *self = threads_open(env, s->c), *group = threads_group(s->c, self, "all", env->world);
+    void *self = threads_open(env, s->c), *group = threads_group(s->c, self, "all");
     moe_err err = {.size = sizeof err};
     float *in = malloc(LARGE * 4), *first = malloc(LARGE * 4), *out = s->out[env->rank] = malloc(LARGE * 4);
     dice d = dice_new(env->rank);
@@ -252,7 +252,7 @@ typedef struct special_case {
 static void special_rank(rank_env *env) {
     special_case *s = env->arg;
     const uint32_t r = env->rank;
-    void *self = threads_open(env, s->c), *group = threads_group(s->c, self, "all", env->world);
+    void *self = threads_open(env, s->c), *group = threads_group(s->c, self, "all");
     moe_err err = {.size = sizeof err};
     float x[4] = {r == 1 ? NAN : 1.0f, r == 0 ? NAN : 2.0f, r == 2 ? INFINITY : 0.0f, (float)r};
     s->c->all_reduce(self, group, NULL, x, s->max[r], 4, MOE_F32, MOE_MAX, &err);

@@ -20,13 +20,11 @@ static inline void *threads_open(rank_env *env, const moe_comm_v0 *c) {
     return self;
 }
 
-/* The group of ranks 0 .. n-1. */
-static inline void *threads_group(const moe_comm_v0 *c, void *self, const char *name, uint32_t n) {
-    uint32_t ranks[RANKS_MAX];
+/* A group of all ranks. */
+static inline void *threads_group(const moe_comm_v0 *c, void *self, const char *name) {
     moe_err err = {.size = sizeof err};
     void *group = NULL;
-    for (uint32_t i = 0; i < n; i++) ranks[i] = i;
-    moe_status s = c->group_create(self, name, ranks, n, &group, &err);
+    moe_status s = c->group_split(self, NULL, name, 0, &group, &err);
     ck_assert_msg(s == MOE_OK, "%s", err.msg);
     return group;
 }

@@ -23,6 +23,7 @@ void local_open(local_case *c, const shape_case *s, int which) {
                                     .top_k = s->k,
                                     .n_experts = s->experts,
                                     .ep_size = 1,
+                                    .etp_size = 1,
                                     .hidden = s->hidden,
                                     .max_tokens = c->s.max_tokens,
                                     .row_align = s->align,

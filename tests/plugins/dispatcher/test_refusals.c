@@ -142,6 +142,7 @@ static const moe_dispatcher_cfg good = {.size = sizeof good,
                                         .top_k = 2,
                                         .n_experts = 4,
                                         .ep_size = 1,
+                                        .etp_size = 1,
                                         .hidden = 8,
                                         .max_tokens = 16,
                                         .row_align = 1};
@@ -154,7 +155,11 @@ START_TEST(bad_configurations_are_refused_with_text) {
     ck_assert_int_eq(try_create(&d.host.host, &cfg, &err), MOE_OK);
     cfg.ep_size = 2;
     ck_assert_int_eq(try_create(&d.host.host, &cfg, &err), MOE_E_UNSUPPORTED);
-    ck_assert_str_eq(err.msg, "dispatcher/local has all experts on one rank; ep_size is 2");
+    ck_assert_str_eq(err.msg, "dispatcher/local has all experts on one rank; ep_size is 2, etp_size 1");
+    cfg = good;
+    cfg.etp_size = 4;
+    ck_assert_int_eq(try_create(&d.host.host, &cfg, &err), MOE_E_UNSUPPORTED);
+    ck_assert_str_eq(err.msg, "dispatcher/local has all experts on one rank; ep_size is 1, etp_size 4");
     cfg = good;
     cfg.row_align = 0;
     ck_assert_int_eq(try_create(&d.host.host, &cfg, &err), MOE_E_ARG);
