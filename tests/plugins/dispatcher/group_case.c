@@ -136,8 +136,7 @@ static void open_dispatcher(member *m) {
 static void make_memory(member *m) {
     const group_shape *s = &m->c->s;
     const int64_t t = s->tokens[m->rank], h = s->hidden, n = m->needs.max_rows - s->short_by, g = m->needs.groups;
-    m->ids = (moe_tensor){
-        .data = m->c->ids[m->rank], .dtype = MOE_I32, .ndim = 2, .shape = {t, s->k, 1, 1}};
+    m->ids = (moe_tensor){.data = m->c->ids[m->rank], .dtype = MOE_I32, .ndim = 2, .shape = {t, s->k, 1, 1}};
     m->handle = poisoned(m, m->needs.handle);
     m->workspace = poisoned(m, m->needs.workspace);
     m->offsets = tensor(m, MOE_I64, 1, g + 1, 1);
@@ -225,8 +224,12 @@ static void move(member *m, int32_t direction) {
                                 .workspace = m->workspace,
                                 .planes = out ? m->there : m->back,
                                 .rows = &m->rows,
-                                .slot_scalar = bare ? &none : out ? &m->slots : &m->slots_back,
-                                .row_scalar = bare ? &none : out ? &m->row : &m->row_back,
+                                .slot_scalar = bare  ? &none
+                                               : out ? &m->slots
+                                                     : &m->slots_back,
+                                .row_scalar = bare  ? &none
+                                              : out ? &m->row
+                                                    : &m->row_back,
                                 .sent = sent};
     for (int i = 0; i < 3; i++)
         if (phases & (1u << i)) call(m, steps[i], &args, names[!out][i]);
@@ -417,8 +420,8 @@ void group_check(group_case *c) {
         check_combined(c, r);
         for (int32_t d = 0; d < 2; d++) {
             const uint64_t want = group_kind_of(c->id)->sent(c, r, d);
-            ck_assert_msg(got->sent[d] == want, "%s, rank %u, direction %d: %llu bytes sent, expected %llu", c->id, r, d,
-                          (unsigned long long)got->sent[d], (unsigned long long)want);
+            ck_assert_msg(got->sent[d] == want, "%s, rank %u, direction %d: %llu bytes sent, expected %llu", c->id, r,
+                          d, (unsigned long long)got->sent[d], (unsigned long long)want);
         }
     }
 }

@@ -1,7 +1,7 @@
 /* One routing through any dispatcher over a group of ranks that are threads: every rank lays out, dispatches, lets its
  * experts multiply their rows by small numbers, and combines. group_check compares all of it with plain loops over the
- * shared inputs (group_oracle.c). Values are small integers unless `real` is set, so that every sum is exact and results
- * are compared bit for bit, whatever order a dispatcher adds in.
+ * shared inputs (group_oracle.c). Values are small integers unless `real` is set, so that every sum is exact and
+ * results are compared bit for bit, whatever order a dispatcher adds in.
  *
  * A new dispatcher joins by one line in group_kinds (group_oracle.c). */
 #ifndef TESTS_GROUP_CASE_H
@@ -28,12 +28,12 @@ typedef struct group_rank {
     const char *where;
     char text[504];
     int64_t tokens, total, max_rows, host_total;
-    int64_t *offsets, *counts;       /* [G + 1], [G] */
-    float *rows, *second, *scalars;  /* [total, h], [total], [total]: dispatched */
-    float *combined, *combined2;     /* [T, h], [T] */
-    float *slots;                    /* [T, k] */
-    uint64_t sent[2];                /* of a movement in either direction */
-    int64_t stray;                   /* bytes written where none may be */
+    int64_t *offsets, *counts;      /* [G + 1], [G] */
+    float *rows, *second, *scalars; /* [total, h], [total], [total]: dispatched */
+    float *combined, *combined2;    /* [T, h], [T] */
+    float *slots;                   /* [T, k] */
+    uint64_t sent[2];               /* of a movement in either direction */
+    int64_t stray;                  /* bytes written where none may be */
 } group_rank;
 
 typedef struct group_case group_case;
@@ -47,15 +47,15 @@ struct group_case {
     int64_t differ[GROUP_RANKS]; /* repeats that gave other bits */
     /* Before each call of a rank (may be NULL): where is "layout", "dispatch pack", .. Not MOE_OK: the rank stops. */
     moe_status (*before)(group_case *c, uint32_t rank, const char *where, const moe_comm_v0 *comm, void *self);
-    const uint32_t *start;     /* order in which the ranks start; NULL: by number */
-    const useconds_t *delays;  /* of each rank's start */
-    pthread_barrier_t end;     /* a rank that failed stays, so that others do not end just because it left */
+    const uint32_t *start;    /* order in which the ranks start; NULL: by number */
+    const useconds_t *delays; /* of each rank's start */
+    pthread_barrier_t end;    /* a rank that failed stays, so that others do not end just because it left */
 };
 
 /* Which dispatchers there are, and what is special about each. */
 typedef struct group_kind {
     const char *id;
-    int one_rank; /* has no group */
+    int one_rank;  /* has no group */
     int by_member; /* adds within members first, then over members */
     /* Bytes of payload that a rank gives to others. */
     uint64_t (*sent)(const group_case *c, uint32_t rank, int32_t direction);

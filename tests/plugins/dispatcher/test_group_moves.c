@@ -61,7 +61,8 @@ static void holes(group_case *c, uint32_t rank, int64_t t, int32_t *ids) {
 /* ---- meshes of 1 to 8 ranks ---- */
 static const struct {
     uint32_t ep, etp, copies;
-} meshes[] = {{1, 1, 1}, {2, 1, 1}, {4, 1, 1}, {8, 1, 1}, {1, 2, 1}, {2, 2, 1}, {4, 2, 1}, {2, 1, 3}, {2, 2, 2}, {1, 4, 1}};
+} meshes[] = {{1, 1, 1}, {2, 1, 1}, {4, 1, 1}, {8, 1, 1}, {1, 2, 1},
+              {2, 2, 1}, {4, 2, 1}, {2, 1, 3}, {2, 2, 2}, {1, 4, 1}};
 enum { N_MESHES = sizeof meshes / sizeof meshes[0] };
 
 static group_shape on_mesh(group_shape s, size_t mesh, int single) {
@@ -134,8 +135,7 @@ static void ninety_percent(group_case *c, uint32_t rank, int64_t t, int32_t *ids
 }
 START_TEST(C037_rows_of_later_experts_survive_a_hot_one) {
     const uint32_t ep = alone(_i) ? 1 : 2;
-    const group_shape s = {
-        .ep = ep, .k = 1, .experts = 4 * ep, .hidden = 4, .tokens = {ep == 1 ? 4096 : 2048, 2048}};
+    const group_shape s = {.ep = ep, .k = 1, .experts = 4 * ep, .hidden = 4, .tokens = {ep == 1 ? 4096 : 2048, 2048}};
     group_try(id_of(_i), &s, device_of(_i), ninety_percent);
 }
 END_TEST
@@ -145,8 +145,7 @@ static void only_rank_0(group_case *c, uint32_t rank, int64_t t, int32_t *ids) {
     for (uint32_t i = 0; i < c->s.k; i++) ids[i] = (int32_t)(((uint64_t)t + i) % c->groups);
 }
 START_TEST(C041_a_rank_whose_experts_get_nothing_takes_part) {
-    const group_shape s = {
-        .ep = alone(_i) ? 1 : 2, .k = 2, .experts = 4, .hidden = 6, .align = 16, .tokens = {9, 12}};
+    const group_shape s = {.ep = alone(_i) ? 1 : 2, .k = 2, .experts = 4, .hidden = 6, .align = 16, .tokens = {9, 12}};
     group_case c;
     group_open(&c, id_of(_i), &s, device_of(_i));
     group_fill_with(&c, only_rank_0);
