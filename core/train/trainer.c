@@ -39,10 +39,11 @@ static moe_status check_batch(trainer *t, moe_err *err) {
 }
 
 static moe_status check_mesh(const trainer *t, moe_err *err) {
-    for (int axis = 0; axis < MESH_EDP; axis++)
-        if (axis != MESH_DP && t->mesh.degree[axis] > 1)
-            return moe_fail(err, MOE_E_UNSUPPORTED, "[parallel] %s = %u: this version runs data parallelism (dp) only",
-                            mesh_axis_name((mesh_axis)axis), t->mesh.degree[axis]);
+    static const mesh_axis later[] = {MESH_CP, MESH_PP};
+    for (int i = 0; i < 2; i++)
+        if (t->mesh.degree[later[i]] > 1)
+            return moe_fail(err, MOE_E_UNSUPPORTED, "[parallel] %s = %u: this version runs tp, dp, ep and etp",
+                            mesh_axis_name(later[i]), t->mesh.degree[later[i]]);
     return MOE_OK;
 }
 
