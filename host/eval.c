@@ -162,6 +162,7 @@ static moe_status run(void *arg, uint32_t rank, const moe_bootstrap *bootstrap, 
     if (!status) keep_values(e, t, &values, rank);
     if (!status) status = ranks_meet(bootstrap, err);
     if (!status && rank == 0) status = write_file(e, t, err);
+    if (status && t) trainer_abort(t, err->msg);
     trainer_destroy(t);
     return status;
 }
