@@ -147,9 +147,19 @@ static int wire_parts(session *s, recipe *r, loader *l, err_list *errs) {
 }
 
 /* ---- sizes ---- */
+/* Does this degree alone divide what it cuts? Errors are said where it is written. */
+static int check_cut(const session *s, const recipe *r, const char *key, const model_split *split, err_list *errs) {
+    model_local local;
+    moe_err err = {.size = sizeof err};
+    moe_status status = model_localise(&s->trainer.model, split, &local, &err);
+    if (!status) return 0;
+    err_list_add(errs, "%s: %s", recipe_get(r, "parallel", key)->where, err.msg);
+    return wire_exit_code(status);
+}
+
 /* Ranks and degrees; what this version cannot run is refused where it is written. */
 static int wire_mesh(session *s, const recipe *r, err_list *errs) {
-    static const char *const axes[] = {"tp", "cp", "pp", "vpp", "ep", "etp"};
+    static const char *const later[] = {"cp", "pp", "vpp"};
     trainer_cfg *t = &s->trainer;
     int code = 0;
     s->ranks = (uint32_t)recipe_int(r, "comm", "ranks");
@@ -158,26 +168,37 @@ static int wire_mesh(session *s, const recipe *r, err_list *errs) {
                      MAX_THREAD_RANKS);
         return EXIT_CODE_USAGE;
     }
-    t->mesh = (mesh_cfg){s->ranks, 1, 1, (uint32_t)recipe_int(r, "parallel", "dp"), 1, 1, 1};
-    for (size_t i = 0; i < sizeof axes / sizeof axes[0]; i++) {
-        const recipe_value *v = recipe_get(r, "parallel", axes[i]);
+    const uint32_t tp = (uint32_t)recipe_int(r, "parallel", "tp"), ep = (uint32_t)recipe_int(r, "parallel", "ep"),
+                   etp = (uint32_t)recipe_int(r, "parallel", "etp");
+    t->mesh = (mesh_cfg){s->ranks, tp, 1, (uint32_t)recipe_int(r, "parallel", "dp"), 1, etp, ep};
+    t->node_size = (uint32_t)recipe_int(r, "parallel", "node_size");
+    for (size_t i = 0; i < sizeof later / sizeof later[0]; i++) {
+        const recipe_value *v = recipe_get(r, "parallel", later[i]);
         if (v->v.i == 1) continue;
-        err_list_add(errs, "%s: %s = %lld is not built yet: this version runs data parallelism (dp) only", v->where,
-                     axes[i], (long long)v->v.i);
-        code = 2;
+        err_list_add(errs, "%s: %s = %lld is not built yet: this version runs tp, dp, ep and etp", v->where, later[i],
+                     (long long)v->v.i);
+        code = EXIT_CODE_USAGE;
     }
-    mesh m;
     moe_err err = {.size = sizeof err};
-    if (!code && mesh_init(&m, &t->mesh, &err)) {
-        err_list_add(errs, "%s: %s", recipe_get(r, "parallel", "dp")->where_key, err.msg);
-        code = 2;
+    if (!code && mesh_init(&s->mesh, &t->mesh, &err)) {
+        static const char *const keys[] = {"tp", "ep", "etp"};
+        const char *key = "dp";
+        for (size_t i = sizeof keys / sizeof keys[0]; i-- > 0;)
+            if (recipe_int(r, "parallel", keys[i]) > 1) key = keys[i];
+        if (recipe_int(r, "parallel", "dp") > 0) key = "dp";
+        err_list_add(errs, "%s: %s", recipe_get(r, "parallel", key)->where_key, err.msg);
+        return EXIT_CODE_USAGE;
     }
-    int64_t slice = code ? 1 : t->model.micro * m.degree[MESH_DP];
+    const model_split cut_tp = {tp, 0, 1, 0, 1, 0}, cut_ep = {1, 0, ep, 0, 1, 0}, cut_etp = {1, 0, 1, 0, etp, 0};
+    if (!code) code = check_cut(s, r, "tp", &cut_tp, errs);
+    if (!code) code = check_cut(s, r, "ep", &cut_ep, errs);
+    if (!code) code = check_cut(s, r, "etp", &cut_etp, errs);
+    int64_t slice = code ? 1 : t->model.micro * s->mesh.degree[MESH_DP];
     if (!code && (t->programs & TRAINER_TRAIN) && t->global % slice) {
         err_list_add(errs, "%s: global = %lld is not a multiple of micro * dp = %lld * %u",
                      recipe_get(r, "batch", "global")->where, (long long)t->global, (long long)t->model.micro,
-                     m.degree[MESH_DP]);
-        code = 2;
+                     s->mesh.degree[MESH_DP]);
+        code = EXIT_CODE_USAGE;
     }
     return code;
 }

@@ -38,10 +38,11 @@ static moe_status check_batch(trainer *t, moe_err *err) {
 }
 
 static moe_status check_mesh(const trainer *t, moe_err *err) {
-    for (int axis = 0; axis < MESH_EDP; axis++)
-        if (axis != MESH_DP && t->mesh.degree[axis] > 1)
-            return moe_fail(err, MOE_E_UNSUPPORTED, "[parallel] %s = %u: this version runs data parallelism (dp) only",
-                            mesh_axis_name((mesh_axis)axis), t->mesh.degree[axis]);
+    static const mesh_axis later[] = {MESH_CP, MESH_PP};
+    for (int i = 0; i < 2; i++)
+        if (t->mesh.degree[later[i]] > 1)
+            return moe_fail(err, MOE_E_UNSUPPORTED, "[parallel] %s = %u: this version runs tp, dp, ep and etp",
+                            mesh_axis_name(later[i]), t->mesh.degree[later[i]]);
     return MOE_OK;
 }
 
@@ -80,7 +81,7 @@ static void on_fail(void *arg, const moe_err *err) {
 }
 
 /* Against the recipe's limit, and against what the device has for all ranks that share it. */
-static moe_status check_memory(const trainer *t, moe_err *err) {
+static moe_status check_memory(trainer *t, moe_err *err) {
     uint64_t total = trainer_memory_of(t).total, there = t->parts->device_info.memory_total;
     uint64_t sharers = t->parts->comm->launch == MOE_LAUNCH_THREADS ? t->parts->cfg.world : 1;
     const double mib = 1.0 / 1048576;
@@ -118,6 +119,7 @@ static moe_status make_programs(trainer *t, moe_err *err) {
         status = build[i](&t->programs[i], &cfg, err);
         if (!status) status = exec_lanes_open(&t->lanes, t->programs[i].g, err);
         if (t->programs[i].arena > t->arena_bytes) t->arena_bytes = t->programs[i].arena;
+        if (t->programs[i].lazy > t->lazy_bytes) t->lazy_bytes = t->programs[i].lazy;
     }
     /* once more: the device holds more with the streams of the lanes */
     if (!status) status = t->parts->device->info(t->parts->device_self, &t->parts->device_info, err);
@@ -128,8 +130,10 @@ static moe_status make_programs(trainer *t, moe_err *err) {
 static moe_status start_programs(trainer *t, moe_err *err) {
     const moe_device_v0 *d = t->parts->device;
     moe_status status = d->alloc(t->parts->device_self, MOE_SPACE_DEVICE, t->arena_bytes, &t->arena, err);
+    if (!status && t->lazy_bytes)
+        status = d->alloc(t->parts->device_self, MOE_SPACE_LAZY, t->lazy_bytes, &t->lazy, err);
     for (int i = 0; i < PROGRAMS && !status; i++)
-        if (t->programs[i].g) status = program_start(&t->programs[i], t->arena, &t->lanes, on_fail, t, err);
+        if (t->programs[i].g) status = program_start(&t->programs[i], t->arena, t->lazy, &t->lanes, on_fail, t, err);
     return status;
 }
 
@@ -169,6 +173,7 @@ void trainer_destroy(trainer *t) {
     if (t->parts) {
         const moe_device_v0 *d = t->parts->device;
         d->free(t->parts->device_self, MOE_SPACE_DEVICE, t->arena, t->arena_bytes);
+        d->free(t->parts->device_self, MOE_SPACE_LAZY, t->lazy, t->lazy_bytes);
         d->free(t->parts->device_self, MOE_SPACE_HOST, t->staging_block, t->staging_bytes);
     }
     model_destroy(t->model);
@@ -182,10 +187,13 @@ void trainer_abort(trainer *t, const char *reason) {
     t->parts->comm->abort(t->parts->comm_self, reason);
 }
 
-trainer_memory trainer_memory_of(const trainer *t) {
+trainer_memory trainer_memory_of(trainer *t) {
+    moe_err ignored = {.size = sizeof ignored};
+    if (t->lazy) t->parts->device->info(t->parts->device_self, &t->parts->device_info, &ignored);
     trainer_memory m = {.params = params_bytes(&t->model->params, arenas_of(&t->cfg)),
                         .arena = t->arena_bytes,
                         .device_own = t->parts->device_info.own_memory,
+                        .rows = t->lazy_bytes,
                         .staging = t->staging_bytes,
                         .weights = params_weight_bytes(&t->model->params)};
     m.total = m.params + m.arena + m.device_own + m.staging;

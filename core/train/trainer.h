@@ -44,6 +44,8 @@ typedef struct step_result {
 
 typedef struct trainer_memory {
     uint64_t params, arena, device_own, staging, total; /* bytes of this rank */
+    uint64_t
+        rows; /* recv = exact: the most that rows in expert order can take; device_own counts what has come of it */
     uint64_t weights; /* of params: the weights as products, norms and routers read them; no masters beside copies */
 } trainer_memory;
 
@@ -77,7 +79,7 @@ typedef struct trainer_values {
 moe_status trainer_dump(trainer *t, const int32_t *tokens, const uint8_t *mask, trainer_values *out, moe_err *err);
 /* Logits [micro * seq, vocab] of the last dump, F32. */
 void trainer_dump_logits(const trainer *t, float *out);
-trainer_memory trainer_memory_of(const trainer *t);
+trainer_memory trainer_memory_of(trainer *t);      /* [main] now: device_own may grow */
 const char *trainer_device_name(const trainer *t); /* for people; lives as long as the trainer */
 /* [main] GFLOP/s of the best of several FP32 products of side^3 on the device, now; 0 = the device has no products.
  * Between steps; other measurements, and where operands lie: measure.h. */

@@ -17,9 +17,9 @@ struct trainer {
     uint64_t staging_bytes;
     program programs[PROGRAMS];
     exec_lanes lanes;
-    exec_span *spans; /* [nodes of the training program], NULL = nobody watches */
-    void *arena;
-    uint64_t arena_bytes;
+    exec_span *spans;   /* [nodes of the training program], NULL = nobody watches */
+    void *arena, *lazy; /* of all programs: one runs at a time */
+    uint64_t arena_bytes, lazy_bytes;
 };
 
 /* staging.c: allocates and lays out t->staging; logits of the staging [T, vocab] as FP32. */
