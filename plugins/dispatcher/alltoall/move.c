@@ -39,7 +39,7 @@ static disp_rows staged(const staging *s, uint32_t i, int64_t n) {
                        .width = x->shape[1],
                        .dtype = x->dtype};
 }
-static disp_rows of_plane(const staging *s, uint32_t i, const moe_tensor *x, const moe_tensor *scalars) {
+static disp_rows of_plane(uint32_t i, const moe_tensor *x, const moe_tensor *scalars) {
     const int with = i == 0 && disp_present(scalars);
     return (disp_rows){.data = x->data,
                        .scalars = with ? scalars->data : NULL,
@@ -57,11 +57,11 @@ moe_status alltoall_pack(const void *self, const moe_move_args *args, moe_err *e
     for (uint32_t i = 0; i < args->n_planes && status == MOE_OK; i++) {
         const moe_plane *p = &args->planes[i];
         if (args->direction == MOE_DISPATCH) {
-            const disp_rows x = of_plane(&s, i, &p->token_order, args->slot_scalar), y = staged(&s, i, s.r->sent[1]);
+            const disp_rows x = of_plane(i, &p->token_order, args->slot_scalar), y = staged(&s, i, s.r->sent[1]);
             status = disp_permute(&me->d, &me->ops, args->stream, &x, me->d.top_k, routes_array(s.r, me->sent_slot),
                                   s.r->sent, &y, workspace, err);
         } else {
-            const disp_rows x = of_plane(&s, i, &p->expert_order, args->row_scalar), y = staged(&s, i, s.r->landed[1]);
+            const disp_rows x = of_plane(i, &p->expert_order, args->row_scalar), y = staged(&s, i, s.r->landed[1]);
             status = disp_permute(&me->d, &me->ops, args->stream, &x, 1, routes_array(s.r, me->landed_row), s.r->landed,
                                   &y, workspace, err);
         }
@@ -137,11 +137,11 @@ moe_status alltoall_unpack(const void *self, const moe_move_args *args, moe_err 
         const moe_plane *p = &args->planes[i];
         const disp_rows x = staged(&s, i, s.rows);
         if (args->direction == MOE_DISPATCH) {
-            const disp_rows y = of_plane(&s, i, &p->expert_order, args->row_scalar);
+            const disp_rows y = of_plane(i, &p->expert_order, args->row_scalar);
             status = disp_permute(&me->d, &me->ops, args->stream, &x, 1, routes_array(s.r, me->row_from), s.r->total,
                                   &y, workspace, err);
         } else {
-            disp_rows y = of_plane(&s, i, &p->token_order, args->slot_scalar);
+            disp_rows y = of_plane(i, &p->token_order, args->slot_scalar);
             if (y.scalars && etp > 1) y.scalars = at(&s, s.slots);
             status = disp_unpermute(&me->d, &me->ops, args->stream, &x, me->d.top_k * etp,
                                     routes_array(s.r, me->slot_at), &y, workspace, err);
