@@ -136,42 +136,48 @@ static void return_rows(void *arg, int64_t piece, uint32_t worker) {
         if (before < piece * v->block) continue;
         while (before >= p->in_first[s + 1]) s++;
         if (s == c->me) continue;
-        const rows_list list = {lists[turn ^ 1], lists[turn], lengths[turn ^ 1], lengths[turn]};
+        const rows_list list = {
+            .rows = lists[turn ^ 1], .ahead = lists[turn], .n = lengths[turn ^ 1], .n_ahead = lengths[turn]};
         c->kernel->sum(window_row(v, s, p->back_row[s] + before - p->in_first[s]), &list,
                        width / (v->plane->narrow ? 2 : 4), v->plane->narrow, v->past);
     }
     c->kernel->done();
 }
 
-/* The rows that make token t, by member: what came back, and this member's own rows as they are. Returns how many. */
-static int64_t list_token(const move *v, int64_t t, const void **rows) {
+/* The rows that make token t, by member: what came back, and this member's own rows, which are a part. */
+static rows_list list_token(const move *v, int64_t t, const void **rows) {
     const cross *c = v->c;
     const cross_plan *p = v->p;
     const int64_t width = v->plane->width;
-    int64_t n = 0;
+    rows_list list = {.rows = rows};
     for (int64_t h = p->hop_first[t]; h < p->hop_first[t + 1]; h++) {
         const int64_t at = p->hop_at[h], i = p->in_first[c->me] + at - p->out_first[c->me];
-        if (p->hop_member[h] != c->me)
-            rows[n++] = window_row(v, c->me, at);
-        else
-            for (int64_t e = p->in_end[i]; e < p->in_end[i + 1]; e++)
-                rows[n++] = v->plane->experts + p->in_row[e] * width;
+        if (p->hop_member[h] != c->me) {
+            rows[list.n++] = window_row(v, c->me, at);
+            continue;
+        }
+        list.part = list.n;
+        for (int64_t e = p->in_end[i]; e < p->in_end[i + 1]; e++)
+            rows[list.n++] = v->plane->experts + p->in_row[e] * width;
+        list.part_end = list.n;
     }
-    return n;
+    return list;
 }
 
 static void sum_tokens(void *arg, int64_t piece, uint32_t worker) {
     const move *v = arg;
     const int64_t from = piece * v->block, end = disp_min(v->p->head[0], from + v->block), width = v->plane->width;
-    const void *lists[2][CROSS_LIST];
-    int64_t length = from < end ? list_token(v, from, lists[0]) : 0;
+    const void *rows[2][CROSS_LIST];
+    rows_list list = {0}, next = {0};
     (void)worker;
-    for (int64_t t = from; t < end; t++) {
-        const int64_t turn = (t - from) & 1, next = t + 1 < end ? list_token(v, t + 1, lists[turn ^ 1]) : 0;
-        const rows_list list = {lists[turn], lists[turn ^ 1], length, next};
-        v->c->kernel->sum(v->plane->tokens.rows + t * width, &list, width / (v->plane->narrow ? 2 : 4),
+    for (int64_t t = from; t <= end; t++) { /* the list of token t is made while t - 1 is summed */
+        list = next;
+        if (t < end) next = list_token(v, t, rows[t & 1]);
+        if (t == from) continue;
+        list.ahead = next.rows;
+        list.n_ahead = t < end ? next.n : 0;
+        v->c->kernel->sum(v->plane->tokens.rows + (t - 1) * width, &list, width / (v->plane->narrow ? 2 : 4),
                           v->plane->narrow, v->past);
-        length = next;
     }
     v->c->kernel->done();
 }
@@ -280,7 +286,7 @@ static void sum_piece(void *arg, int64_t piece, uint32_t worker) {
         for (int64_t h = p->hop_first[t]; h < p->hop_first[t + 1]; h++)
             list[n++] = p->hop_member[h] == v->c->me ? v->own + (p->hop_at[h] - p->out_first[v->c->me]) * v->width
                                                      : v->rows + p->hop_at[h] * v->width;
-        const rows_list rows = {list, NULL, n, 0};
+        const rows_list rows = {.rows = list, .n = n};
         v->c->kernel->sum(v->to + t * v->width, &rows, v->width / (v->narrow ? 2 : 4), v->narrow, v->past);
     }
     v->c->kernel->done();

@@ -7,19 +7,19 @@
 /* Movements of so many bytes do not stay in the caches. */
 #define ROWS_LARGE_BYTES (INT64_C(16) << 20)
 
-/* Rows to sum, in this order. `ahead` will be summed next: they are fetched meanwhile. */
+/* Rows to sum, in this order; those of [part, part_end) are summed by themselves first and rounded to the rows' type,
+ * as if they had come as one row. `ahead` will be summed next: they are fetched meanwhile. */
 typedef struct rows_list {
     const void *const *rows;  /* [n] of `count` elements */
     const void *const *ahead; /* [n_ahead] */
-    int64_t n, n_ahead;
+    int64_t n, n_ahead, part, part_end;
 } rows_list;
 
 /* past: by non-temporal stores; `done` before anybody else may read what they wrote. Any alignment, any size. */
 typedef struct rows_kernel {
     void (*copy)(void *to, const void *from, int64_t bytes, int past);
     void (*zero)(void *to, int64_t bytes, int past);
-    /* to = sum of the rows in FP32, rounded once where narrow (BF16; else F32); zeros where n is 0. `to` may be one of
-     * the rows. */
+    /* to = sum of the rows in FP32, rounded once where narrow (BF16; else F32); zeros where n is 0. */
     void (*sum)(void *to, const rows_list *list, int64_t count, int narrow, int past);
     void (*done)(void); /* orders this thread's stores before what follows */
 } rows_kernel;

@@ -92,11 +92,14 @@ ROWS_INLINE floats widen(const char *x) {
     return (floats)(__builtin_convertvector(*(const halves *)x, words) << 16);
 }
 
-/* To the nearest, ties to even; what is not a number stays one. */
-ROWS_INLINE void narrow_to(void *to, floats v) {
+/* The upper halves of the lanes, to the nearest, ties to even; what is not a number stays one. */
+ROWS_INLINE words rounded(floats v) {
     words u = (words)v, high = u >> 16, nan = (words)(v != v);
-    words rounded = (u + 0x7fffu + (high & 1u)) >> 16;
-    const halves h = __builtin_convertvector((rounded & ~nan) | ((high | 0x40u) & nan), halves);
+    words near = (u + 0x7fffu + (high & 1u)) >> 16;
+    return (near & ~nan) | ((high | 0x40u) & nan);
+}
+ROWS_INLINE void narrow_to(void *to, floats v) {
+    const halves h = __builtin_convertvector(rounded(v), halves);
     memcpy(to, &h, sizeof h);
 }
 
@@ -105,39 +108,56 @@ ROWS_INLINE void fetch_ahead(const rows_list *list, int64_t i) {
     for (int64_t j = 0; j < list->n_ahead; j++) __builtin_prefetch((const char *)list->ahead[j] + i, 0, 2);
 }
 
+/* sum += line i of rows [from, to). */
+ROWS_INLINE void add_lines(floats *sum, const rows_list *list, int64_t from, int64_t to, int64_t i, int narrow) {
+    const int vectors = narrow ? 2 * PER_LINE : PER_LINE;
+    for (int64_t j = from; j < to; j++) {
+        const char *x = (const char *)list->rows[j] + i;
+        for (int v = 0; v < vectors; v++)
+            sum[v] += narrow ? widen(x + v * VECTOR / 2) : *(const floats *)(x + v * VECTOR);
+    }
+}
+
 /* The line at byte i of the rows' sum. */
 ROWS_INLINE void sum_line(char *y, const rows_list *list, int64_t i, int narrow, int past) {
-    floats part[2 * PER_LINE] = {0};
-    const int parts = narrow ? 2 * PER_LINE : PER_LINE;
-    for (int64_t j = 0; j < list->n; j++) {
-        const char *x = (const char *)list->rows[j] + i;
-        for (int p = 0; p < parts; p++)
-            part[p] += narrow ? widen(x + p * VECTOR / 2) : *(const floats *)(x + p * VECTOR);
+    floats sum[2 * PER_LINE] = {0}, part[2 * PER_LINE] = {0};
+    add_lines(sum, list, 0, list->part, i, narrow);
+    if (list->part < list->part_end) {
+        add_lines(part, list, list->part, list->part_end, i, narrow);
+        for (int v = 0; v < (narrow ? 2 * PER_LINE : PER_LINE); v++)
+            sum[v] += narrow ? (floats)(rounded(part[v]) << 16) : part[v];
     }
-    for (int p = 0; p < PER_LINE; p++) {
-        bytes out = (bytes)part[p];
+    add_lines(sum, list, list->part_end, list->n, i, narrow);
+    for (int v = 0; v < PER_LINE; v++) {
+        bytes out = (bytes)sum[v];
         if (narrow) {
-            narrow_to(&out, part[2 * p]);
-            narrow_to((char *)&out + VECTOR / 2, part[2 * p + 1]);
+            narrow_to(&out, sum[2 * v]);
+            narrow_to((char *)&out + VECTOR / 2, sum[2 * v + 1]);
         }
-        store(y + i + p * VECTOR, out, past);
+        store(y + i + v * VECTOR, out, past);
     }
+}
+
+/* One element at byte i of row j. */
+ROWS_INLINE float element(const rows_list *list, int64_t j, int64_t i, int narrow) {
+    const char *x = (const char *)list->rows[j] + i;
+    uint16_t half = 0;
+    uint32_t word = 0;
+    float value;
+    memcpy(narrow ? (void *)&half : (void *)&word, x, narrow ? 2 : 4);
+    if (narrow) word = (uint32_t)half << 16;
+    memcpy(&value, &word, sizeof value);
+    return value;
 }
 
 /* `n` < LINE bytes of it. */
 static void sum_rest(char *y, const rows_list *list, int64_t i, int64_t n, int narrow) {
     for (const int64_t end = i + n; i < end; i += narrow ? 2 : 4) {
-        floats sum = {0};
-        for (int64_t j = 0; j < list->n; j++) {
-            const char *x = (const char *)list->rows[j] + i;
-            uint16_t half = 0;
-            uint32_t word = 0;
-            float value;
-            memcpy(narrow ? (void *)&half : (void *)&word, x, narrow ? 2 : 4);
-            if (narrow) word = (uint32_t)half << 16;
-            memcpy(&value, &word, sizeof value);
-            sum[0] += value;
-        }
+        floats sum = {0}, part = {0};
+        for (int64_t j = 0; j < list->part; j++) sum[0] += element(list, j, i, narrow);
+        for (int64_t j = list->part; j < list->part_end; j++) part[0] += element(list, j, i, narrow);
+        if (list->part < list->part_end) sum[0] += narrow ? ((floats)(rounded(part) << 16))[0] : part[0];
+        for (int64_t j = list->part_end; j < list->n; j++) sum[0] += element(list, j, i, narrow);
         bytes out = (bytes)sum;
         if (narrow) narrow_to(&out, sum);
         memcpy(y + i, &out, narrow ? 2 : 4);

@@ -374,6 +374,9 @@ static float want_sum(const group_case *c, uint32_t rank, int64_t t, const uint8
             }
         return narrow ? group_round(c, sum) : sum;
     }
+    const int rounds = narrow ? group_kind_of(c->id)->rounds : 0;
+    const uint32_t node = group_kind_of(c->id)->rounds == 2 && c->s.node_size ? c->s.node_size : c->members;
+    float there = 0; /* of a node */
     for (uint32_t m = 0; m < c->members; m++) {
         float part = 0;
         for (int64_t i = t * k; i < (t + 1) * k; i++) {
@@ -381,7 +384,10 @@ static float want_sum(const group_case *c, uint32_t rank, int64_t t, const uint8
             const float y = group_factor((uint32_t)ids[i], m % c->s.etp) * value;
             part += narrow ? group_round(c, y) : y;
         }
-        sum += part;
+        there += rounds ? group_round(c, part) : part;
+        if ((m + 1) % node && m + 1 < c->members) continue;
+        sum += rounds == 2 ? group_round(c, there) : there;
+        there = 0;
     }
     return narrow ? group_round(c, sum) : sum;
 }
