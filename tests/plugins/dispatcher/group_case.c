@@ -230,7 +230,9 @@ static void move(member *m, int32_t direction) {
                                 .row_scalar = bare  ? &none
                                               : out ? &m->row
                                                     : &m->row_back,
-                                .sent = sent};
+                                .sent = sent,
+                                .sent_far = &m->c->out[m->rank].sent_far[direction]};
+    *args.sent_far = 0;
     for (int i = 0; i < 3; i++)
         if (phases & (1u << i)) call(m, steps[i], &args, names[!out][i]);
     *sent -= 1000;

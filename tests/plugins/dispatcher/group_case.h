@@ -32,7 +32,7 @@ typedef struct group_rank {
     float *rows, *second, *scalars; /* [total, h], [total], [total]: dispatched */
     float *combined, *combined2;    /* [T, h], [T] */
     float *slots;                   /* [T, k] */
-    uint64_t sent[2];               /* of a movement in either direction */
+    uint64_t sent[2], sent_far[2];  /* of a movement in either direction */
     int64_t stray;                  /* bytes written where none may be */
 } group_rank;
 
