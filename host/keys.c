@@ -140,7 +140,7 @@ static const section_row sections[] = {
     {"model", "sizes of the model", ROWS(model_keys)},
     {"capacity", "how many rows an expert takes", ROWS(capacity_keys)},
     {"router", "who chooses experts", ROWS(plugin_keys), .plugin = "topk", .layers = true},
-    {"dispatcher", "how rows get to their experts", ROWS(plugin_keys), .plugin = "local", .layers = true},
+    {"dispatcher", "how rows get to their experts", ROWS(plugin_keys), .plugin = "auto", .layers = true},
     {"precision", "number format of linear layers", ROWS(plugin_keys), .plugin = "fp32", .layers = true, .parts = true},
     {"scheduler", "order of the step's operations", ROWS(plugin_keys), .plugin = "serial"},
     {"device", "memory, streams and operations", ROWS(plugin_keys), .plugin = "cpu"},

@@ -21,13 +21,16 @@ typedef struct trainer_cfg {
     optimizer_cfg optimizer;
     lr_config lr;
     mesh_cfg mesh;
-    uint32_t programs;       /* TRAINER_* */
-    int64_t global;          /* sequences a step over all ranks: a multiple of micro * dp */
-    int ignore_aux;          /* 1: trainer_dump gives gradients of the loss alone, without the routers' losses */
-    int no_update;           /* 1: the training program ends with the reduced gradients; for measuring */
-    int plan_only;           /* 1: graph, order and memory plan, but no memory and no executor: nothing can run */
-    uint64_t memory_limit;   /* bytes of one rank, 0 = none */
-    uint32_t node_size;      /* ranks that share a node, neighbours by number; 0 = all */
+    uint32_t programs;     /* TRAINER_* */
+    int64_t global;        /* sequences a step over all ranks: a multiple of micro * dp */
+    int ignore_aux;        /* 1: trainer_dump gives gradients of the loss alone, without the routers' losses */
+    int no_update;         /* 1: the training program ends with the reduced gradients; for measuring */
+    int plan_only;         /* 1: graph, order and memory plan, but no memory and no executor: nothing can run */
+    uint64_t memory_limit; /* bytes of one rank, 0 = none */
+    uint32_t node_size;    /* ranks that share a node, neighbours by number; 0 = all */
+    double timeout;        /* seconds that a communication call may take, 0 = for ever: exec/watchdog.h, as on_stuck */
+    void (*on_stuck)(void *arg, const char *msg); /* any thread; NULL = such a rank stays */
+    void *on_stuck_arg;
     const data_reader *data; /* borrowed, shared by the ranks; NULL for TRAINER_LOGITS alone */
 } trainer_cfg;
 
