@@ -47,7 +47,10 @@ void rig_close(rig *r);
 /* Runs optimiser step number `step`; fails the test when the step fails. */
 step_result rig_step(rig *r, int64_t step);
 
-/* All gradients (or weights), in order of the table; owned by the caller (free). */
+/* trainer_save into dir, by all ranks: rank 0 makes it and writes. */
+void rig_save(const rig *r, const char *dir);
+
+/* All gradients (or weights), by all ranks, whole and in order of the table; owned by the caller (free). */
 float *rig_tensors(const rig *r, int gradient, int64_t *count);
 /* Largest |a - b| / largest |b| over whole tensors of the table. */
 double rig_difference(const rig *r, const float *a, const float *b);
