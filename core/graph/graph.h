@@ -18,6 +18,7 @@ typedef struct graph_buffer {
     uint64_t bytes;
     void *ptr;    /* fixed buffers from the start; others once the plan has placed them (plan.h) */
     int fixed;    /* lives outside the plan: parameters, state, staging */
+    int lazy;     /* 1: as large as it may become, of which little is touched: should cost no memory until it is */
     uint64_t off; /* in the plan's arena */
 } graph_buffer;
 
