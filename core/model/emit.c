@@ -55,7 +55,7 @@ tref tref_new(emit *e, const char *name, int32_t dtype, int64_t d0, int64_t d1, 
 
 tref tref_new_rows(emit *e, const char *name, int32_t dtype, int64_t n, int64_t w) {
     tref r = tref_new(e, name, dtype, n, w, 0);
-    if (e->m->cfg.recv == RECV_EXACT && r.buf != BUF_NONE) e->g->buffers[r.buf].lazy = 1;
+    if (e->m->cfg.recv == RECV_EXACT && e->m->split.ep > 1) graph_buffer_lazy(e->g, r.buf);
     return r;
 }
 
