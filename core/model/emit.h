@@ -74,8 +74,8 @@ uint64_t dtype_bytes(int32_t dtype);
 tref tref_none(void);
 /* A new planned buffer of this shape; trailing sizes of 0 mean fewer dimensions: tref_new(e, "qkv", act, T, w, 0). */
 tref tref_new(emit *e, const char *name, int32_t dtype, int64_t d0, int64_t d1, int64_t d2);
-/* The same of rows in expert order [n] or [n,w], whose number only the device knows: with recv = exact there is room
- * for the worst routing, of which most is never touched, and the buffer is marked `lazy`. */
+/* The same of rows in expert order [n] or [n,w], whose number only the device knows: with recv = exact and experts on
+ * other ranks there is room for the worst routing, of which most is never touched, and the buffer is lazy (graph.h). */
 tref tref_new_rows(emit *e, const char *name, int32_t dtype, int64_t n, int64_t w);
 tref tref_of(buf_id buf, int32_t dtype, int64_t d0, int64_t d1, int64_t d2);
 tref tref_rows(tref t, int64_t first, int64_t n); /* rows [first, first + n) of the leading dimension */
