@@ -98,13 +98,13 @@ static void add_params(emit *e) {
     for (uint32_t i = 0; i < p->n && !e->g->status; i++) {
         const param *a = &p->at[i];
         void *w = p->copy && a->kind == PARAM_LINEAR ? (void *)(p->copy + a->offset)
-                                                     : (void *)params_at(p->master, a->offset);
+                                                     : (void *)params_address(p, PARAM_MASTER, NULL, a->offset);
         uint64_t size = a->kind == PARAM_LINEAR ? dtype_bytes(p->weight_dtype) : sizeof(float);
         e->weight[i] = graph_buffer_fixed(e->g, w, (uint64_t)a->count * size, "%s", a->name);
         e->grad[i] = BUF_NONE;
         if (e->train)
-            e->grad[i] =
-                graph_buffer_fixed(e->g, params_at(p->grad, a->offset), (uint64_t)a->count * 4, "grad.%s", a->name);
+            e->grad[i] = graph_buffer_fixed(e->g, params_address(p, PARAM_GRAD, NULL, a->offset),
+                                            (uint64_t)a->count * 4, "grad.%s", a->name);
     }
 }
 

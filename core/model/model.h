@@ -113,14 +113,25 @@ typedef struct model {
     float *inv_freq;       /* device [rope.dim / 2] */
 } model;
 
-/* [main] Checks the sizes, makes routers and dispatchers, lays out and allocates parameters (arenas: params.h) and
- * state, and fills both with their initial values (PARAMS_NONE: neither). Every error names the key or plugin. parts
- * and what place points to outlive the model. Collective over the ranks: a dispatcher may make groups. */
-moe_status model_create(model **out, const model_cfg *cfg, const model_place *place, parts *p, int arenas,
+/* What a run does with a model. */
+typedef struct model_use {
+    int arenas;       /* PARAMS_*: what its programs need */
+    int distributed;  /* 1: moments, and masters beside copies, are cut over the ranks that hold the same weights */
+    int plan_only;    /* 1: no memory, and no values */
+    uint32_t n_micro; /* microbatches a step; 0: no training, and the scheduler is not asked for a shape */
+    uint64_t memory_limit; /* bytes, for the scheduler; 0 = none */
+} model_use;
+
+/* [main] Checks the sizes, makes routers and dispatchers, lays out and allocates parameters and state, and fills both
+ * with their initial values. Every error names the key or plugin. parts and what place points to outlive the model.
+ * Collective over the ranks: a dispatcher may make groups. */
+moe_status model_create(model **out, const model_cfg *cfg, const model_place *place, parts *p, const model_use *use,
                         moe_err *err);
 void model_destroy(model *m); /* NULL is nothing */
-/* The BF16 copies again from the master weights, after a load. Waits. */
-moe_status model_refresh_copies(model *m, moe_err *err);
+/* Where the ranks are that hold the same elements. */
+static inline mesh_axis model_reduce_axis(param_reduce over) {
+    return over == PARAM_OVER_STAGE ? MESH_STAGE : over == PARAM_OVER_DP_CP ? MESH_DP_CP : MESH_EDP;
+}
 /* table.c: fills params and layers from cfg and what the routers declared. */
 moe_status model_build_table(model *m, moe_err *err);
 /* Rows of an expert at most, and at least where it pads; 0 = dropless. A choice's scope is `scope` tokens. */

@@ -17,7 +17,7 @@ static moe_status no_key(void *arg, const char *key, moe_err *err) {
 
 static rig_cfg adamw(uint32_t world) {
     rig_cfg c = rig_default();
-    c.trainer.optimizer = (optimizer_cfg){OPTIMIZER_ADAMW, 0.9F, 0.95F, 1e-8F, 0.1F, 1};
+    c.trainer.optimizer = (optimizer_cfg){OPTIMIZER_ADAMW, 0.9F, 0.95F, 1e-8F, 0.1F, 1, 0};
     c.trainer.lr.lr = 3e-3;
     c.trainer.global = 8;
     c.world = world;

@@ -11,7 +11,7 @@
 START_TEST(loss_falls) {
     rig_cfg c = rig_default();
     c.precision = _i ? "bf16" : "fp32";
-    c.trainer.optimizer = (optimizer_cfg){OPTIMIZER_ADAMW, 0.9F, 0.95F, 1e-8F, 0.1F, 1};
+    c.trainer.optimizer = (optimizer_cfg){OPTIMIZER_ADAMW, 0.9F, 0.95F, 1e-8F, 0.1F, 1, 0};
     c.trainer.lr.lr = 3e-3;
     rig r;
     rig_open(&r, &c, NULL);

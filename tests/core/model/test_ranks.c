@@ -205,7 +205,7 @@ START_TEST(C061_one_rank_of_16_is_two_of_8_for_20_steps) {
     steps_case c[2] = {{.cfg = rig_default()}, {.cfg = rig_default()}};
     for (uint32_t i = 0; i < 2; i++) {
         rig_balance(&c[i].cfg);
-        if (_i) c[i].cfg.trainer.optimizer = (optimizer_cfg){OPTIMIZER_ADAMW, 0.9F, 0.95F, 1e-8F, 0.1F, 1};
+        if (_i) c[i].cfg.trainer.optimizer = (optimizer_cfg){OPTIMIZER_ADAMW, 0.9F, 0.95F, 1e-8F, 0.1F, 1, 0};
         if (_i) c[i].cfg.trainer.lr.lr = 3e-3;
         c[i].cfg.trainer.global = 16;
         c[i].cfg.trainer.model.micro = i ? 8 : 16;

@@ -115,7 +115,7 @@ typedef struct run_case {
 
 static run_case adamw(uint32_t world) {
     run_case c = {.cfg = rig_default()};
-    c.cfg.trainer.optimizer = (optimizer_cfg){OPTIMIZER_ADAMW, 0.9F, 0.95F, 1e-8F, 0.1F, 1};
+    c.cfg.trainer.optimizer = (optimizer_cfg){OPTIMIZER_ADAMW, 0.9F, 0.95F, 1e-8F, 0.1F, 1, 0};
     c.cfg.trainer.lr.lr = 3e-3;
     c.cfg.trainer.global = 8;
     c.cfg.world = world;

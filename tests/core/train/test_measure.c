@@ -32,7 +32,7 @@ static void open_watched(rig *r, const rig_cfg *c) {
 static rig_cfg adamw(const char *precision) {
     rig_cfg c = rig_default();
     c.precision = precision;
-    c.trainer.optimizer = (optimizer_cfg){OPTIMIZER_ADAMW, 0.9F, 0.95F, 1e-8F, 0.1F, 1};
+    c.trainer.optimizer = (optimizer_cfg){OPTIMIZER_ADAMW, 0.9F, 0.95F, 1e-8F, 0.1F, 1, 0};
     return c;
 }
 
