@@ -250,32 +250,18 @@ static op_node *make_op(emit *e, const void *attr, const tref *in, uint32_t n_in
     return e->g->status ? NULL : n;
 }
 
-/* Its workspace into the call, its saved bytes into *saved. */
-static void size_op(emit *e, const op_node *n, op_call *call, uint64_t *saved) {
-    moe_err err = {.size = sizeof err};
-    moe_status status = call->op->sizes(n->dev, &n->args, saved, &call->workspace, &err);
-    if (status) graph_fail(e->g, status, "%s", err.msg);
-}
-
 op_call emit_op(emit *e, const char *name, int op, const void *attr, const tref *in, uint32_t n_in, const tref *out,
                 uint32_t n_out, const rows_ref *rows) {
     op_call call = {.op = e->m->ops[op], .attr = attr, .saved = BUF_NONE};
     op_node *n = make_op(e, attr, in, n_in, out, n_out, rows);
     if (!n) return call;
     uint64_t saved = 0;
-    size_op(e, n, &call, &saved);
+    moe_err err = {.size = sizeof err};
+    moe_status status = call.op->sizes(n->dev, &n->args, &saved, &call.workspace, &err);
+    if (status) graph_fail(e->g, status, "%s", err.msg);
     if (saved) call.saved = graph_buffer_add(e->g, saved, "L%d.mb%d.%s.saved", e->layer, e->mb, name);
     n->fn = call.op->forward;
     add_op(e, name, n, &call, in, out, rows);
-    return call;
-}
-
-op_call emit_op_call(emit *e, int op, const void *attr, const tref *in, uint32_t n_in, const tref *out, uint32_t n_out,
-                     const rows_ref *rows) {
-    op_call call = {.op = e->m->ops[op], .attr = attr, .saved = BUF_NONE};
-    op_node *n = make_op(e, attr, in, n_in, out, n_out, rows);
-    uint64_t saved = 0;
-    if (n) size_op(e, n, &call, &saved);
     return call;
 }
 

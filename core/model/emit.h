@@ -101,9 +101,6 @@ void emit_bind(emit *e, uint32_t node, void **where, tref t, int write);
 /* Forward of an operation; allocates saved and workspace. out are written (+=, in place included). */
 op_call emit_op(emit *e, const char *name, int op, const void *attr, const tref *in, uint32_t n_in, const tref *out,
                 uint32_t n_out, const rows_ref *rows);
-/* What backward needs of a call that has no forward: sizes it, for an operation that saves nothing. */
-op_call emit_op_call(emit *e, int op, const void *attr, const tref *in, uint32_t n_in, const tref *out, uint32_t n_out,
-                     const rows_ref *rows);
 /* Its backward, with the backward lists. */
 void emit_op_bwd(emit *e, const char *name, const op_call *call, const tref *in, uint32_t n_in, const tref *out,
                  uint32_t n_out, const rows_ref *rows);

@@ -15,7 +15,7 @@ static void add_to(emit *e, const char *name, tref y, tref x) {
     emit_op(e, name, MODEL_ADD, NULL, &x, 1, &y, 1, NULL);
 }
 
-/* b2 is added once: each of the etp ranks has all of it, and what they give is summed. */
+/* b2 is added once: what the etp ranks give is summed. */
 static int adds_b2(const emit *e, const model_layer *w) {
     return w->b2 >= 0 && e->m->split.etp_rank == 0;
 }
@@ -80,17 +80,9 @@ static void experts_weights(emit *e, const model_layer *w, const moe_acts *a, tr
     emit_wgrad(e, "experts.w1.wgrad", w->w1, a->z, a->rows_in, &a->rows);
 }
 
-/* Gradients of the biases; dz is in z. Every etp rank has the same gradient of b2, and one gives that of the
- * probabilities, which are summed. */
+/* Gradients of the biases; dz is in z. */
 static void experts_biases(emit *e, const model_layer *w, const moe_acts *a, tref dy, tref dprob) {
-    if (adds_b2(e, w)) {
-        emit_bias_bwd(e, "experts.b2", w->b2, &a->b2, dy, a->row_prob, dprob, &a->rows);
-    } else if (w->b2 >= 0) {
-        tref in[] = {dy, tref_weight(e, w->b2), a->row_prob}, out[] = {dy};
-        op_call b2 = emit_op_call(e, MODEL_BIAS, NULL, in, N_OF(in), out, N_OF(out), &a->rows);
-        tref unused = tref_new_rows(e, "d_prob_unused", MOE_F32, dprob.t.shape[0], 0);
-        emit_bias_bwd(e, "experts.b2", w->b2, &b2, dy, a->row_prob, unused, &a->rows);
-    }
+    if (adds_b2(e, w)) emit_bias_bwd(e, "experts.b2", w->b2, &a->b2, dy, a->row_prob, dprob, &a->rows);
     if (w->b1 >= 0) emit_bias_bwd(e, "experts.b1", w->b1, &a->b1, a->z, tref_none(), tref_none(), &a->rows);
 }
 

@@ -17,6 +17,7 @@ typedef struct rig_cfg {
     uint64_t n_scheduler_kv;
     const moe_comm_v0 *comm;           /* NULL = the built threads */
     const moe_router_v0 *router_table; /* for the options of topk; NULL = the built topk */
+    const char *dispatcher;            /* NULL = "local" */
 } rig_cfg;
 
 /* A model of 2 layers (first n dense), 4 experts, top-2, hidden 32, seq 16, on FP32, SGD, one rank. */
