@@ -9,21 +9,6 @@
 
 enum { SLICE_ALIGN = 32 }; /* elements */
 
-/* NULL when the arguments fit, else why not. */
-static const char *misfit(const group *g, uint64_t count, int32_t dtype, int32_t op, const void *in, const void *out) {
-    if (!g) return "group is NULL (this rank is not a member)";
-    if (!dtype_bytes(dtype)) return "unknown dtype";
-    if (op >= 0 && !dtype_reduces(dtype)) return "dtype has no reduction; F32, F64, BF16, I32, I64 have";
-    if (op > MOE_MIN) return "unknown op";
-    if (count > (UINT64_MAX >> 8) / g->n) return "count is too large";
-    if (count && (!in || !out)) return "buffer is NULL";
-    return NULL;
-}
-
-static int overlaps(const void *a, uint64_t na, const void *b, uint64_t nb) {
-    return (uintptr_t)a < (uintptr_t)b + nb && (uintptr_t)b < (uintptr_t)a + na;
-}
-
 static uint64_t smaller(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
@@ -80,12 +65,10 @@ moe_status mpi_all_reduce(void *self, void *handle, void *stream, const void *in
                           int32_t dtype, int32_t op, moe_err *err) {
     (void)stream;
     group *g = handle;
-    const char *why = op < 0 ? "unknown op" : misfit(g, count, dtype, op, in, out);
+    const comm_call call = {.what = COMM_ALL_REDUCE, .dtype = dtype, .op = op, .count = count};
     const uint64_t w = dtype_bytes(dtype);
-    if (!why && in != out && overlaps(in, count * w, out, count * w))
-        why = "in and out overlap; they may be equal or apart";
-    if (why) return group_refuse(self, g, "all_reduce", why, err);
-    moe_status s = group_join(g, &(node_call){.what = CALL_ALL_REDUCE, .dtype = dtype, .op = op, .count = count}, err);
+    moe_status s = group_begin(self, g, &call, in, out, err);
+    if (s != MOE_OK) return s;
     const uint64_t most = g->piece / w / SLICE_ALIGN * SLICE_ALIGN * g->n;
     for (uint64_t at = 0; at < count && s == MOE_OK; at += most)
         s = reduce_part(g, (const char *)in + at * w, (char *)out + at * w, smaller(most, count - at), dtype, op, err);
@@ -96,13 +79,10 @@ moe_status mpi_reduce_scatter(void *self, void *handle, void *stream, const void
                               int32_t dtype, int32_t op, moe_err *err) {
     (void)stream;
     group *g = handle;
-    const char *why = op < 0 ? "unknown op" : misfit(g, count, dtype, op, in, out);
+    const comm_call call = {.what = COMM_REDUCE_SCATTER, .dtype = dtype, .op = op, .count = count};
     const uint64_t w = dtype_bytes(dtype), bytes = count * w;
-    if (!why && count && out != (const char *)in + g->index * bytes && overlaps(in, g->n * bytes, out, bytes))
-        why = "in and out overlap";
-    if (why) return group_refuse(self, g, "reduce_scatter", why, err);
-    moe_status s =
-        group_join(g, &(node_call){.what = CALL_REDUCE_SCATTER, .dtype = dtype, .op = op, .count = count}, err);
+    moe_status s = group_begin(self, g, &call, in, out, err);
+    if (s != MOE_OK) return s;
     for (uint64_t at = 0; at < bytes && s == MOE_OK; at += g->piece) {
         const uint64_t n = smaller(g->piece, bytes - at);
         s = receive_slices(g, (const char *)in + g->index * bytes + at, n, err);
@@ -141,15 +121,13 @@ moe_status mpi_all_gather(void *self, void *handle, void *stream, const void *in
                           int32_t dtype, moe_err *err) {
     (void)stream;
     group *g = handle;
-    const char *why = misfit(g, count, dtype, -1, in, out);
+    const comm_call call = {.what = COMM_ALL_GATHER, .dtype = dtype, .op = -1, .count = count};
     const uint64_t bytes = count * dtype_bytes(dtype);
-    char *own = why ? NULL : (char *)out + g->index * bytes;
-    if (!why && count && in != own && overlaps(in, bytes, out, g->n * bytes))
-        why = "in and out overlap; in place is in == out + rank * count";
-    if (why) return group_refuse(self, g, "all_gather", why, err);
-    moe_status s = group_join(g, &(node_call){.what = CALL_ALL_GATHER, .dtype = dtype, .op = -1, .count = count}, err);
-    if (s == MOE_OK && bytes && own != in) memcpy(own, in, bytes);
-    if (s == MOE_OK) s = gather(g, in, bytes, out, err);
+    moe_status s = group_begin(self, g, &call, in, out, err);
+    if (s != MOE_OK) return s;
+    char *own = (char *)out + g->index * bytes;
+    if (bytes && own != in) memcpy(own, in, bytes);
+    s = gather(g, in, bytes, out, err);
     return group_leave(g, s);
 }
 
@@ -157,12 +135,10 @@ moe_status mpi_broadcast(void *self, void *handle, void *stream, void *buf, uint
                          uint32_t root, moe_err *err) {
     (void)stream;
     group *g = handle;
-    const char *why = misfit(g, count, dtype, -1, buf, buf);
-    if (!why && root >= g->n) why = "root is not below the group's size";
-    if (why) return group_refuse(self, g, "broadcast", why, err);
+    const comm_call call = {.what = COMM_BROADCAST, .dtype = dtype, .op = -1, .root = root, .count = count};
     const uint64_t bytes = count * dtype_bytes(dtype);
-    moe_status s = group_join(
-        g, &(node_call){.what = CALL_BROADCAST, .dtype = dtype, .op = -1, .root = root, .count = count}, err);
+    moe_status s = group_begin(self, g, &call, buf, buf, err);
+    if (s != MOE_OK) return s;
     for (uint64_t at = 0; at < bytes && s == MOE_OK; at += FLIGHT_MAX) {
         const uint64_t n = smaller(FLIGHT_MAX, bytes - at);
         if (g->index != root) s = flight_receive(g, g->comm, (char *)buf + at, n, root, TAG_DATA, err);
@@ -175,7 +151,6 @@ moe_status mpi_broadcast(void *self, void *handle, void *stream, void *buf, uint
 
 moe_status mpi_barrier(void *self, void *handle, void *stream, moe_err *err) {
     (void)stream;
-    group *g = handle;
-    if (!g) return group_refuse(self, g, "barrier", "group is NULL (this rank is not a member)", err);
-    return group_leave(g, group_join(g, &(node_call){.what = CALL_BARRIER, .dtype = -1, .op = -1}, err));
+    moe_status s = group_begin(self, handle, &(comm_call){.what = COMM_BARRIER, .op = -1}, NULL, NULL, err);
+    return s == MOE_OK ? group_leave(handle, s) : s;
 }

@@ -2,6 +2,7 @@
 #include <moe/options.h>
 #include <string.h>
 
+#include "check.h"
 #include "mpi_comm.h"
 
 static uint64_t larger(uint64_t a, uint64_t b) {
@@ -14,15 +15,6 @@ static uint64_t part(uint64_t bytes, uint64_t at) {
 }
 
 /* ---- all-to-all-v ---- */
-static const char *misfit(const group *g, const moe_a2a_args *a) {
-    if (!g) return "group is NULL (this rank is not a member)";
-    if (!a || !a->in_at || !a->in_bytes || !a->out_at || !a->out_bytes) return "an array of sizes is NULL";
-    for (uint32_t i = 0; i < g->n; i++)
-        if ((a->in_bytes[i] && !a->in) || (a->out_bytes[i] && !a->out)) return "buffer is NULL";
-    if (a->in_bytes[g->index] != a->out_bytes[g->index]) return "the part for itself has two sizes";
-    return NULL;
-}
-
 /* Bytes [at, at + FLIGHT_MAX) of every part. A part of no bytes is sent too: sizes that differ are then found. */
 static moe_status exchange_round(group *g, const moe_a2a_args *a, uint64_t at, moe_err *err) {
     moe_status s = MOE_OK;
@@ -43,24 +35,18 @@ static moe_status exchange_round(group *g, const moe_a2a_args *a, uint64_t at, m
 moe_status mpi_all_to_all_v(void *self, void *handle, void *stream, const moe_a2a_args *args, moe_err *err) {
     (void)stream;
     group *g = handle;
-    const char *why = misfit(g, args);
+    char why[COMM_WHY_BYTES] = "group is NULL (this rank is not a member)";
     uint64_t most = 1;
-    if (why) return group_refuse(self, g, "all_to_all_v", why, err);
+    if (!g || !comm_check_a2a(args, g->n, why)) return group_refuse(self, g, "all_to_all_v", why, err);
+    if (args->in_bytes[g->index] != args->out_bytes[g->index])
+        return group_refuse(self, g, "all_to_all_v", "its part for itself has two sizes", err);
     for (uint32_t i = 0; i < g->n; i++) most = larger(most, larger(args->in_bytes[i], args->out_bytes[i]));
-    moe_status s = group_join(g, &(node_call){.what = CALL_ALL_TO_ALL_V, .dtype = -1, .op = -1}, err);
+    moe_status s = group_join(g, &(comm_call){.what = COMM_ALL_TO_ALL_V, .op = -1}, err);
     for (uint64_t at = 0; at < most && s == MOE_OK; at += FLIGHT_MAX) s = exchange_round(g, args, at, err);
     return group_leave(g, s);
 }
 
 /* ---- point-to-point ---- */
-static const char *misfit_op(const group *g, const moe_p2p_op *op) {
-    if (op->peer >= g->n) return "peer is not below the group's size";
-    if (op->tag < 0) return "tag is negative";
-    if (op->tag > g->me->tag_most) return "tag is above MPI's largest (MPI_TAG_UB)";
-    if (op->bytes && !op->buf) return "buffer is NULL";
-    return NULL;
-}
-
 static moe_status begin_op(group *g, const moe_p2p_op *op, moe_err *err) {
     moe_status s = MOE_OK;
     uint64_t at = 0;
@@ -79,12 +65,14 @@ moe_status mpi_p2p(void *self, void *handle, void *stream, const moe_p2p_op *ops
     (void)stream;
     instance *me = self;
     group *g = handle;
-    const char *why = !g ? "group is NULL (this rank is not a member)" : n && !ops ? "ops is NULL" : NULL;
-    for (uint32_t i = 0; i < n && !why; i++) why = misfit_op(g, &ops[i]);
-    if (why) return group_refuse(me, g, "p2p", why, err);
+    char why[COMM_WHY_BYTES] = "group is NULL (this rank is not a member)";
+    if (!g || !comm_check_p2p(ops, n, g->n, why)) return group_refuse(me, g, "p2p", why, err);
+    for (uint32_t i = 0; i < n; i++)
+        if (ops[i].tag > me->tag_most)
+            return group_refuse(me, g, "p2p", "a tag is above MPI's largest (MPI_TAG_UB)", err);
     moe_status s = node_poll(me->node, err);
     if (s != MOE_OK) return s;
-    group_begin_messages(g, &(node_call){.what = CALL_P2P, .dtype = -1, .op = -1});
+    group_begin_messages(g);
     for (uint32_t i = 0; i < n && s == MOE_OK; i++) s = begin_op(g, &ops[i], err);
     return group_leave(g, flight_land(g, s, err));
 }

@@ -75,9 +75,13 @@ group *group_new(instance *me, const char *name, MPI_Comm comm, MPI_Comm message
 void group_free(group *g);
 /* Waits until all members make this call, and compares. On difference: aborts, naming both calls and ranks. Writes
  * before it, non-temporal ones too, are visible to the members of the node after it. */
-moe_status group_join(group *g, const node_call *call, moe_err *err);
+moe_status group_join(group *g, const comm_call *call, moe_err *err);
+/* Looks at the arguments (common/check.h), then joins. A fault that only this rank may see ends all. */
+moe_status group_begin(instance *me, group *g, const comm_call *call, const void *in, const void *out, moe_err *err);
+/* Has member i, of this node, entered this rank's call? */
+int group_has_come(const group *g, uint32_t i);
 /* A call of messages begins, which is not collective. */
-void group_begin_messages(group *g, const node_call *call);
+void group_begin_messages(group *g);
 /* The call is over, however it ended: nobody is waited for. Gives status back. */
 moe_status group_leave(group *g, moe_status status);
 /* A fault that only this rank may see: ends all, who would wait for it. g may be NULL. Returns MOE_E_ARG. */

@@ -45,32 +45,17 @@ struct node {
     char told[NODE_REASON]; /* what is sent to other nodes */
 };
 
-/* ---- calls in words ---- */
-static const char *const call_names[] = {
-    "all_reduce", "all_gather",  "reduce_scatter", "broadcast",      "all_to_all_v", "barrier",
-    "p2p",        "group_split", "window_create",  "window_destroy", "bootstrap"};
-static const char *const op_names[] = {"sum", "max", "min"};
-static const char *const type_names[] = {"F32", "BF16",   "F64",    "I32",      "I64",
-                                         "U8",  "F8E4M3", "F8E5M2", "F4E2M1X2", "E8M0"};
-
-void node_describe(const node_call *c, char *text, size_t bytes) {
-    const char *what = call_names[c->what];
-    const char *type = c->dtype >= 0 && c->dtype <= MOE_E8M0 ? type_names[c->dtype] : "bytes";
-    if (c->what == CALL_GROUP_SPLIT)
-        snprintf(text, bytes, "%s \"%.40s\"", what, c->name);
-    else if (c->what == CALL_BROADCAST)
-        snprintf(text, bytes, "%s of %" PRIu64 " %s from %u", what, c->count, type, c->root);
-    else if (c->op >= 0 && c->op <= 2)
-        snprintf(text, bytes, "%s (%s) of %" PRIu64 " %s", what, op_names[c->op], c->count, type);
-    else if (c->count)
-        snprintf(text, bytes, "%s of %" PRIu64 " %s", what, c->count, type);
-    else
-        snprintf(text, bytes, "%s", what);
+node_call node_call_pack(const comm_call *c) {
+    node_call out = {.call = *c};
+    if (c->name) snprintf(out.name, sizeof out.name, "%s", c->name);
+    out.call.name = NULL;
+    return out;
 }
 
-int node_same_call(const node_call *a, const node_call *b) {
-    return a->what == b->what && a->dtype == b->dtype && a->op == b->op && a->root == b->root && a->count == b->count &&
-           strncmp(a->name, b->name, sizeof a->name) == 0;
+comm_call node_call_of(const node_call *c) {
+    comm_call out = c->call;
+    out.name = c->name;
+    return out;
 }
 
 /* ---- who is where ---- */

@@ -7,31 +7,18 @@
 #include <mpi.h>
 #include <stdatomic.h>
 
+#include "call.h"
+
 enum { NODE_NAME = 48, NODE_REASON = 400, NODE_SLOTS = 512, NODE_CACHE_LINE = 64 };
 
-/* What a rank calls; all members of a group must agree on it. */
+/* What a rank calls, as it travels: the name lies inside, and call.name means nothing. */
 typedef struct node_call {
-    int32_t what, dtype, op; /* CALL_*; MOE_F32 .. or -1; MOE_SUM .. or -1 */
-    uint32_t root;           /* broadcast */
-    uint64_t count;
-    char name[NODE_NAME]; /* group_split */
+    comm_call call;
+    char name[NODE_NAME]; /* of group_split */
 } node_call;
-enum {
-    CALL_ALL_REDUCE,
-    CALL_ALL_GATHER,
-    CALL_REDUCE_SCATTER,
-    CALL_BROADCAST,
-    CALL_ALL_TO_ALL_V,
-    CALL_BARRIER,
-    CALL_P2P,
-    CALL_GROUP_SPLIT,
-    CALL_WINDOW_CREATE,
-    CALL_WINDOW_DESTROY,
-    CALL_BOOTSTRAP
-};
-/* "all_reduce (sum) of 512 F32" */
-void node_describe(const node_call *c, char *text, size_t bytes);
-int node_same_call(const node_call *a, const node_call *b);
+node_call node_call_pack(const comm_call *c);
+/* With its name, which lives as long as c. */
+comm_call node_call_of(const node_call *c);
 
 /* One rank's place in one group. A member is at most one call ahead of the slowest, so two descriptions do. */
 typedef struct node_slot {

@@ -71,7 +71,7 @@ static moe_status mpi_topology(uint32_t *rank, uint32_t *world, moe_err *err) {
 /* ---- instances ---- */
 static moe_status gather_blobs(void *ctx, const void *in, uint64_t bytes, void *out, moe_err *err) {
     instance *me = ctx;
-    const node_call call = {.what = CALL_BOOTSTRAP, .dtype = -1, .op = -1, .count = bytes};
+    const comm_call call = {.what = COMM_ALL_GATHER, .dtype = MOE_U8, .op = -1, .count = bytes};
     moe_status s = group_join(me->whole, &call, err);
     if (s == MOE_OK) s = collect_blobs(me->whole, in, bytes, out, err);
     return group_leave(me->whole, s);

@@ -59,36 +59,40 @@ static void window_drop(window *w) {
     free(w);
 }
 
+/* In the list from before the barrier on, so that the zeros are seen after it. */
+static moe_status open_window(window *w, uint64_t bytes, moe_err *err) {
+    group *g = w->g;
+    moe_status s = make_window(w, bytes, err);
+    if (s != MOE_OK) {
+        node_abort(g->me->node, err->msg);
+        return s;
+    }
+    w->next = g->windows;
+    g->windows = w;
+    s = group_join(g, &(comm_call){.what = COMM_BARRIER, .op = -1}, err);
+    if (s != MOE_OK) g->windows = w->next;
+    return s;
+}
+
 moe_status mpi_window_create(void *self, void *handle, uint64_t bytes, moe_window *out, moe_err *err) {
     instance *me = self;
     group *g = handle;
-    if (!g) return group_refuse(me, g, "window_create", "group is NULL (this rank is not a member)", err);
-    if (bytes > INT64_MAX / 2) return group_refuse(me, g, "window_create", "too many bytes", err);
+    const comm_call call = {.what = COMM_WINDOW_CREATE, .op = -1, .count = bytes};
+    moe_status s = group_begin(me, g, &call, NULL, NULL, err);
+    if (s != MOE_OK) return s;
     window *w = calloc(1, sizeof *w);
-    if (w) w->peers = calloc(g->n, sizeof *w->peers);
-    if (!w || !w->peers) {
+    void **peers = calloc(g->n, sizeof *peers);
+    if (!w || !peers) {
         free(w);
-        return group_refuse(me, g, "window_create", "out of memory", err);
+        free(peers);
+        return group_leave(g, group_refuse(me, g, "window_create", "out of memory", err));
     }
-    w->g = g;
-    w->node = MPI_COMM_NULL;
-    w->win = MPI_WIN_NULL;
-    moe_status s = group_join(g, &(node_call){.what = CALL_WINDOW_CREATE, .dtype = -1, .op = -1, .count = bytes}, err);
-    if (s == MOE_OK) s = make_window(w, bytes, err);
-    if (s == MOE_OK) {
-        w->next = g->windows;
-        g->windows = w;
-        s = group_join(g, &(node_call){.what = CALL_BARRIER, .dtype = -1, .op = -1}, err); /* all zeros are written */
-        if (s != MOE_OK) g->windows = w->next;
-    } else {
-        node_abort(me->node, err->msg);
-    }
-    if (s == MOE_OK) {
-        const uint32_t size = out->size ? out->size : (uint32_t)sizeof *out;
-        *out = (moe_window){.size = size, .n = g->n, .bytes = bytes, .peers = w->peers, .self = w};
-    } else {
+    *w = (window){.g = g, .peers = peers, .node = MPI_COMM_NULL, .win = MPI_WIN_NULL};
+    s = open_window(w, bytes, err);
+    if (s == MOE_OK)
+        *out = (moe_window){.size = sizeof *out, .n = g->n, .bytes = bytes, .peers = w->peers, .self = w};
+    else
         window_drop(w);
-    }
     return group_leave(g, s);
 }
 
@@ -101,8 +105,7 @@ void mpi_window_destroy(void *self, moe_window *out) {
     window **at = &g->windows;
     while (*at && *at != w) at = &(*at)->next;
     if (*at) *at = w->next;
-    moe_status s =
-        group_join(g, &(node_call){.what = CALL_WINDOW_DESTROY, .dtype = -1, .op = -1, .count = out->bytes}, &err);
+    moe_status s = group_join(g, &(comm_call){.what = COMM_BARRIER, .op = -1}, &err);
     if (s == MOE_OK) { /* else others may not come, and it stays until the process ends */
         MPI_Win_unlock_all(w->win);
         MPI_Win_free(&w->win);
