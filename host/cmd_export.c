@@ -142,9 +142,8 @@ int cmd_export(int argc, char **argv) {
     inner = args;
     inner.positional[0] = fs_join(args.positional[0], "recipe.ini");
     if (!inner.positional[0]) return EXIT_CODE_FAILED;
-    code = session_open(&s, &inner, TRAINER_LOGITS);
+    code = session_open(&s, &inner, TRAINER_LOGITS | SESSION_ALONE);
     s.trainer.model.micro = 1;
-    s.trainer.mesh = (mesh_cfg){1, 1, 1, 1, 1, 1, 1};
     s.trainer.plan_only = 1;
     if (!code) code = export_run(&s, &args);
     session_free(&s);

@@ -135,7 +135,9 @@ static moe_status write_file(const evaluation *e, const trainer *t, moe_err *err
 /* Rows of this rank to their place among all. */
 static void keep_values(evaluation *e, const trainer *t, const trainer_values *v, uint32_t rank) {
     const model_cfg *c = &e->s->trainer.model;
-    size_t n = (size_t)(c->micro * c->seq), first = rank * n, E = c->experts, k = c->top_k;
+    if (mesh_coord(&e->s->mesh, MESH_TP, rank)) return; /* all tp ranks have the same */
+    size_t n = (size_t)(c->micro * c->seq), first = mesh_coord(&e->s->mesh, MESH_DP, rank) * n, E = c->experts,
+           k = c->top_k;
     trainer_dump_logits(t, e->logits + first * (size_t)c->vocab);
     for (uint32_t l = 0; l < c->layers; l++) {
         if (!e->router_logits[l]) continue;
@@ -149,7 +151,7 @@ static void keep_values(evaluation *e, const trainer *t, const trainer_values *v
 static moe_status run(void *arg, uint32_t rank, const moe_bootstrap *bootstrap, moe_err *err) {
     evaluation *e = arg;
     const model_cfg *c = &e->s->trainer.model;
-    int64_t first = rank * c->micro * c->seq;
+    int64_t first = mesh_coord(&e->s->mesh, MESH_DP, rank) * c->micro * c->seq;
     trainer_values values;
     trainer *t = NULL;
     moe_status status = session_trainer(e->s, &e->s->trainer, bootstrap, &t, err);

@@ -152,6 +152,12 @@ static moe_status note_times(loop *l, trainer *t, uint32_t rank, int64_t step, m
     return step + 1 == l->dir->first_step + l->s->trace ? trainer_watch(t, 0, err) : MOE_OK;
 }
 
+static void note_peak(loop *l, uint64_t bytes) {
+    long long seen = atomic_load(&l->peak_bytes);
+    while ((long long)bytes > seen && !atomic_compare_exchange_weak(&l->peak_bytes, &seen, (long long)bytes)) {
+    }
+}
+
 static moe_status steps(loop *l, trainer *t, uint32_t rank, moe_err *err) {
     const session *s = l->s;
     moe_status status = s->trace ? trainer_watch(t, 1, err) : MOE_OK;
@@ -164,6 +170,7 @@ static moe_status steps(loop *l, trainer *t, uint32_t rank, moe_err *err) {
         status = trainer_step(t, step, asked != 0, &r, err);
         if (status) break;
         double took = clock_seconds() - begin;
+        note_peak(l, trainer_memory_of(t).total);
         if (step < l->dir->first_step + s->trace) status = note_times(l, t, rank, step, err);
         if (!rank) fill_row(l, step, &r, took, &row);
         if (!rank) warn_collapse(l, step, &r);
@@ -182,7 +189,7 @@ static moe_status steps(loop *l, trainer *t, uint32_t rank, moe_err *err) {
     return status;
 }
 
-static void introduce(loop *l, const trainer *t) {
+static void introduce(loop *l, trainer *t) {
     const session *s = l->s;
     const trainer_memory m = trainer_memory_of(t);
     int64_t total = 0, n = 0;
@@ -199,12 +206,6 @@ static void introduce(loop *l, const trainer *t) {
         say(l, "resuming after step %" PRId64 " from %s", l->dir->first_step - 1, l->dir->checkpoint);
 }
 
-static void note_peak(loop *l, uint64_t bytes) {
-    long long seen = atomic_load(&l->peak_bytes);
-    while ((long long)bytes > seen && !atomic_compare_exchange_weak(&l->peak_bytes, &seen, (long long)bytes)) {
-    }
-}
-
 /* Made by rank 0 before its first step, which the other ranks cannot end without it. */
 static moe_status start_trace(loop *l, moe_err *err) {
     char *path = fs_join(l->dir->path, "trace.json");
@@ -214,7 +215,7 @@ static moe_status start_trace(loop *l, moe_err *err) {
 }
 
 /* Every plugin has agreed and the checkpoint is loaded: from here on files change. */
-static moe_status begin(loop *l, const trainer *t, moe_err *err) {
+static moe_status begin(loop *l, trainer *t, moe_err *err) {
     exit_guard(); /* ahead of what the libraries have registered while they were made ready */
     moe_status status = run_dir_begin(l->dir, l->s->resolved, err);
     char *path = fs_join(l->dir->path, "metrics.jsonl");

@@ -57,6 +57,9 @@ static void wire_layers(model_cfg *m, const recipe *r) {
     m->capacity_drop = choice(r, "capacity", "drop");
     m->capacity_scope = choice(r, "capacity", "scope");
     m->capacity_pad = recipe_bool(r, "capacity", "pad");
+    m->recv = choice(r, "memory", "recv");
+    m->recv_factor = (float)recipe_get(r, "memory", "recv")->v.f;
+    m->overflow = choice(r, "memory", "overflow");
 }
 
 void wire_model(model_cfg *m, const recipe *r) {

@@ -1,5 +1,6 @@
 /* Parameters: one table of names and shapes, and flat arenas in device memory - FP32 master weights, gradients and
- * moments, one allocation a class of tensor. The table is ordered by class, so that every class is one flat range:
+ * moments. The table is ordered by class and in each class by the group over which gradients are summed, so that every
+ * class, and every group of it, is one flat range. Classes:
  *   LINEAR  matrices that products read in the precision's weight dtype (a copy where that is not FP32), decayed
  *   MATRIX  matrices that are read in FP32 always (router), decayed
  *   VECTOR  norm weights, biases (of all experts: stacked), sinks, and whatever a router declares in one dimension,
@@ -21,7 +22,10 @@ typedef struct param_cut {
     int64_t sections[PARAM_SECTIONS];
 } param_cut;
 /* Over which ranks a gradient is summed: those that hold the same elements. A replicated parameter's gradient is
- * partial over tp too, whose ranks see other tokens (or other heads). */
+ * partial over tp too, whose ranks see other tokens (or other heads). What every rank of a tp group works out alike -
+ * a router plugin's own parameters - is to be counted once: ranks of tp_rank > 0 leave that gradient zero.
+ * experts.b2 is not cut over etp, where partial sums of rows are added up: etp_rank 0 alone adds it, and on the others
+ * it has gradient zero, stays as it began and is not read. */
 typedef enum param_reduce { PARAM_OVER_STAGE, PARAM_OVER_DP_CP, PARAM_OVER_EDP } param_reduce;
 enum { PARAM_REDUCES = 3 };
 
@@ -42,19 +46,20 @@ typedef struct param {
 typedef struct params {
     param *at; /* [n] */
     uint32_t n, cap;
-    int64_t total;                    /* elements so far */
-    int64_t begin[PARAM_CLASSES + 1]; /* flat range of each class, elements, after params_layout */
-    float *master, *grad, *m, *v;     /* [begin[PARAM_CLASSES]] device memory */
-    uint16_t *copy;                   /* [begin[PARAM_LINEAR + 1]] BF16, or NULL where the weight dtype is FP32 */
+    int64_t total;                                   /* elements so far */
+    int64_t begin[PARAM_CLASSES + 1];                /* flat range of each class, elements, after params_layout */
+    int64_t range[PARAM_CLASSES][PARAM_REDUCES + 1]; /* and of each group in it */
+    float *master, *grad, *m, *v;                    /* [begin[PARAM_CLASSES]] device memory */
+    uint16_t *copy; /* [begin[PARAM_LINEAR + 1]] BF16, or NULL where the weight dtype is FP32 */
     int32_t weight_dtype;
 } params;
 
 /* Elements of a parameter, and of all before it, at most: sizes in bytes of every arena stay within 64 bits. */
 #define PARAMS_LIMIT ((int64_t)1 << 56)
-/* Appends one; returns its number (it changes in params_layout: look up by name after). -1 = out of memory, -2 = past
- * PARAMS_LIMIT. */
+/* Appends one: whole and cut, of which shape, count and experts follow; or, where it is not cut, shape alone. Returns
+ * its number (it changes in params_layout: look up by name after). -1 = out of memory, -2 = past PARAMS_LIMIT. */
 int64_t params_add(params *p, const param *entry);
-/* Orders by class (stable) and sets offsets. */
+/* Orders by class, then by group (stable), and sets offsets. */
 void params_layout(params *p, int32_t weight_dtype);
 /* Number by name, or -1. */
 int64_t params_find(const params *p, const char *name);
@@ -72,16 +77,28 @@ static inline float *params_at(float *flat, int64_t offset) {
     return flat ? flat + offset : NULL;
 }
 
-/* One tensor of a file: a whole parameter, or one expert of a stacked one. */
+/* ---- pieces (pieces.c): tensors as files hold them ---- */
+/* One tensor of a file: a whole parameter, or one expert of a stacked one that this rank has a part of. */
 typedef struct param_piece {
     char name[112];
     int32_t ndim;
-    int64_t shape[4], count, offset; /* offset in the flat arenas, elements */
+    int64_t shape[4], whole; /* of the whole tensor; its elements */
+    param_cut cut[PARAM_CUTS];
+    int64_t count, offset; /* of this rank: elements, and their place in the flat arenas */
 } param_piece;
-int64_t param_pieces(const param *p); /* 1, or the number of experts */
+int64_t param_pieces(const param *p); /* 1, or the number of this rank's experts */
 void param_piece_at(const param *p, int64_t index, param_piece *out);
 
-/* Initial values of a piece into out [count]: a function of (seed, name, element) alone. */
+/* Neighbouring elements of the whole tensor that are neighbours here too. */
+typedef struct param_run {
+    int64_t whole, offset, count; /* the first one's place in the whole tensor, and in the flat arenas; elements */
+} param_run;
+/* A piece is so many runs, by ascending place on both sides. */
+int64_t param_runs(const param_piece *piece);
+param_run param_run_at(const param_piece *piece, int64_t index);
+
+/* Initial values of this rank's elements of a piece into out [count]: a function of (seed, name, element of the whole
+ * tensor) alone. */
 void param_piece_init(const param *p, const param_piece *piece, uint64_t seed, float *out);
 /* count FP32 values -> BF16, nearest even; NaN stays NaN. */
 void params_round_bf16(const float *in, uint16_t *out, int64_t count);

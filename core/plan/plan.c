@@ -51,7 +51,8 @@ static void insert(life **placed, uint32_t n, life *b) {
     placed[lo] = b;
 }
 
-static uint32_t collect_lives(const graph *g, const lanes *l, const uint32_t *order, uint64_t align, life *lives) {
+static uint32_t collect_lives(const graph *g, const lanes *l, const uint32_t *order, uint64_t align, int lazy,
+                              life *lives) {
     for (uint32_t i = 0; i < g->n_buffers; i++)
         lives[i] = (life){.buf = i, .bytes = (g->buffers[i].bytes + align - 1) / align * align};
     for (uint32_t i = 0; i < g->n_nodes; i++) {
@@ -66,11 +67,12 @@ static uint32_t collect_lives(const graph *g, const lanes *l, const uint32_t *or
     }
     uint32_t n = 0;
     for (uint32_t i = 0; i < g->n_buffers; i++)
-        if (!g->buffers[i].fixed && lives[i].used) lives[n++] = lives[i];
+        if (!g->buffers[i].fixed && g->buffers[i].lazy == lazy && lives[i].used) lives[n++] = lives[i];
     return n;
 }
 
-moe_status plan_memory(graph *g, const lanes *l, const uint32_t *order, uint64_t align, uint64_t *bytes, moe_err *err) {
+moe_status plan_memory(graph *g, const lanes *l, const uint32_t *order, uint64_t align, int lazy, uint64_t *bytes,
+                       moe_err *err) {
     life *lives = malloc((g->n_buffers + 1) * sizeof *lives);
     life **placed = malloc((g->n_buffers + 1) * sizeof *placed);
     moe_status status = MOE_OK;
@@ -78,7 +80,7 @@ moe_status plan_memory(graph *g, const lanes *l, const uint32_t *order, uint64_t
         status = moe_fail(err, MOE_E_NOMEM, "out of memory for the plan of %u buffers", g->n_buffers);
         goto done;
     }
-    uint32_t n = collect_lives(g, l, order, align, lives);
+    uint32_t n = collect_lives(g, l, order, align, lazy, lives);
     qsort(lives, n, sizeof *lives, larger_first);
     *bytes = 0;
     for (uint32_t i = 0; i < n; i++) {

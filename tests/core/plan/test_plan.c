@@ -18,7 +18,7 @@ static planned make_plan(draw *d, uint32_t n_nodes, uint32_t n_buffers, uint32_t
     random_reach(p.r.g, p.order, p.reach);
     lanes l;
     check_ok(lanes_init(&l, p.r.g, p.order, err));
-    check_ok(plan_memory(p.r.g, &l, p.order, p.align, &p.bytes, err));
+    check_ok(plan_memory(p.r.g, &l, p.order, p.align, 0, &p.bytes, err));
     lanes_free(&l);
     return p;
 }
@@ -110,7 +110,7 @@ START_TEST(a_chain_needs_two_buffers) {
     lanes l;
     uint64_t bytes = 0;
     check_ok(lanes_init(&l, g, order, err));
-    check_ok(plan_memory(g, &l, order, 64, &bytes, err));
+    check_ok(plan_memory(g, &l, order, 64, 0, &bytes, err));
     ck_assert_uint_eq(bytes, 256); /* two of 100, rounded to 128 */
     lanes_free(&l);
     graph_destroy(g);
@@ -129,7 +129,7 @@ START_TEST(lanes_that_do_not_wait_share_nothing) {
     lanes l;
     uint64_t bytes = 0;
     check_ok(lanes_init(&l, g, order, err));
-    check_ok(plan_memory(g, &l, order, 64, &bytes, err));
+    check_ok(plan_memory(g, &l, order, 64, 0, &bytes, err));
     ck_assert_uint_eq(bytes, _i ? 128 : 64);
     lanes_free(&l);
     graph_destroy(g);
@@ -151,9 +151,9 @@ START_TEST(buffers_without_bytes_or_uses_take_no_room) {
     lanes l;
     uint64_t bytes = 0;
     check_ok(lanes_init(&l, g, &n, err));
-    check_ok(plan_memory(g, &l, &n, 64, &bytes, err));
+    check_ok(plan_memory(g, &l, &n, 64, 0, &bytes, err));
     ck_assert_uint_eq(bytes, 64);
-    graph_bind(g, &bytes);
+    graph_bind(g, &bytes, NULL);
     ck_assert_ptr_eq(g->buffers[fixed].ptr, &outside);
     lanes_free(&l);
     graph_destroy(g);
