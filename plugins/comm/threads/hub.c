@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 enum { BROKEN = 1, ARRIVED_ONE = 2, ROUND_SHIFT = 16 };
-/* Turns of the waiting loop before sleep: some microseconds where every rank has a core, next to none elsewhere. */
-enum { SPINS_OWN_CORE = 4000, SPINS_SHARED_CORE = 60 };
+/* Turns of the waiting loop before sleep: about 30 microseconds where every rank has a core, next to none elsewhere. */
+enum { SPINS_OWN_CORE = 1200, SPINS_SHARED_CORE = 64 };
 
 hub *hub_create(uint32_t world) {
     hub *h = calloc(1, sizeof *h);
@@ -162,7 +162,7 @@ static int still_waits(group *g, uint64_t round, int may_break) {
 static void wait_round(group *g, uint64_t round, int may_break) {
     for (uint32_t i = 0; i < g->hub->spins; i++) {
         if (!still_waits(g, round, may_break)) return;
-        hub_relax();
+        hub_relax(i);
     }
     pthread_mutex_lock(&g->lock);
     atomic_fetch_add(&g->sleepers, 1);
