@@ -9,8 +9,10 @@
 #include <unistd.h>
 
 enum { BROKEN = 1, ARRIVED_ONE = 2, ROUND_SHIFT = 16 };
-/* Turns of the waiting loop before sleep: about 30 microseconds where every rank has a core, next to none elsewhere. */
-enum { SPINS_OWN_CORE = 1200, SPINS_SHARED_CORE = 64 };
+/* Turns of the waiting loop before sleep: about 10 microseconds where every rank has a core, next to none elsewhere.
+ * Not more: other work may have put two ranks on one core, where every turn only delays the other one. (To yield
+ * instead gives the core away for milliseconds on a machine with other work.) */
+enum { SPINS_OWN_CORE = 400, SPINS_SHARED_CORE = 60 };
 
 hub *hub_create(uint32_t world) {
     hub *h = calloc(1, sizeof *h);
@@ -162,7 +164,7 @@ static int still_waits(group *g, uint64_t round, int may_break) {
 static void wait_round(group *g, uint64_t round, int may_break) {
     for (uint32_t i = 0; i < g->hub->spins; i++) {
         if (!still_waits(g, round, may_break)) return;
-        hub_relax(i);
+        hub_relax();
     }
     pthread_mutex_lock(&g->lock);
     atomic_fetch_add(&g->sleepers, 1);

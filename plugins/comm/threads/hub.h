@@ -6,7 +6,6 @@
 #define COMM_THREADS_HUB_H
 #include <moe/comm.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 
 #include "call.h"
@@ -98,10 +97,8 @@ moe_status group_meet(group *g, moe_err *err);
  * other's buffers, and all are on their way. */
 void group_part(group *g);
 
-/* One turn of a loop that waits for another thread; now and then it lets that thread have this core, if it is where it
- * runs: two ranks on one core then meet in 2 microseconds instead of the time of all turns. */
-static inline void hub_relax(uint32_t turn) {
-    if (turn % 32 == 31) sched_yield();
+/* One turn of a loop that waits for another thread. */
+static inline void hub_relax(void) {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
 #else

@@ -160,7 +160,7 @@ static void await(const member *m, uint32_t news, uint32_t breaks) {
     mailbox *b = &g->boxes[m->index];
     for (uint32_t i = 0; i < g->hub->spins; i++) {
         if (atomic_load(&b->news) != news || atomic_load(&g->breaks) != breaks) return;
-        hub_relax(i);
+        hub_relax();
     }
     pthread_mutex_lock(&b->lock);
     atomic_fetch_add(&g->dozes, 1);
