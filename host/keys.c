@@ -109,6 +109,8 @@ static const key_row optimizer_keys[] = {
     {"eps", "float 1e-30..1", "1e-8", "added to the root of the second moment"},
     {"weight_decay", "float 0..1000", "0.1", "pull of matrices towards zero, times the learning rate"},
     {"clip", "float 0..1e30", "1", "largest norm of the whole gradient, 0 = no clipping"},
+    {"distributed", "bool", "true",
+     "ranks that hold the same weights share their optimiser state and steps; the numbers are the same either way"},
     {"schedule", "enum constant|cosine|linear|wsd", "constant", "course of the learning rate after the warm-up"},
     {"warmup", "int 0..1000000000000", "0", "steps of linear warm-up"},
     {"decay", "int 0..1000000000000", "0", "steps of linear decay at the end (wsd)"},
