@@ -14,6 +14,7 @@ typedef struct rig_cfg {
     uint32_t world;
     const char *threads;               /* compute threads of each rank */
     moe_kv router[16];                 /* options that differ from the defaults; ends with key NULL */
+    moe_kv comm_options[4];            /* the same of the comm */
     const moe_scheduler_v0 *scheduler; /* NULL = the built serial */
     const moe_kv *scheduler_kv;        /* [n] for it */
     uint64_t n_scheduler_kv;
