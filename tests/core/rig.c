@@ -147,6 +147,14 @@ void rig_close(rig *r) {
     *r = (rig){0};
 }
 
+void rig_warm(void) {
+    const rig_cfg c = rig_default();
+    rig r;
+    rig_open(&r, &c, NULL);
+    rig_step(&r, 1);
+    rig_close(&r);
+}
+
 step_result rig_step(rig *r, int64_t step) {
     step_result out;
     moe_err err = {.size = sizeof err};

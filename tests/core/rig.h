@@ -47,6 +47,10 @@ void rig_open(rig *r, const rig_cfg *cfg, rank_env *env);
 moe_status rig_try_open(rig *r, const rig_cfg *cfg, rank_env *env, moe_err *err);
 void rig_close(rig *r);
 
+/* Once, ahead of tests that start several ranks at once: what libraries make once for a process is made by one thread,
+ * as ThreadSanitizer cannot see how they guard it. */
+void rig_warm(void);
+
 /* Runs optimiser step number `step`; fails the test when the step fails. */
 step_result rig_step(rig *r, int64_t step);
 

@@ -34,7 +34,7 @@ typedef struct ends {
 
 /* ---- parts that fail ---- */
 static atomic_int routings, fail_at; /* of the failing rank, since fail_at was set; 0 = never */
-static atomic_int let_go;            /* a deaf routing ends */
+static atomic_int inside, let_go;    /* a deaf routing has begun; it may end */
 
 static const moe_router_v0 *topk(void) {
     return plugin_open("router", "topk")->vtable;
@@ -45,6 +45,7 @@ static moe_status failing_route(const void *self, const moe_route_args *args, mo
     return topk()->route(self, args, err);
 }
 static moe_status deaf_route(const void *self, const moe_route_args *args, moe_err *err) {
+    atomic_store(&inside, 1);
     while (!atomic_load(&let_go)) usleep(1000);
     return topk()->route(self, args, err);
 }
@@ -121,7 +122,7 @@ static moe_status work(rig *r, uint32_t rank, const ends *e, moe_err *err) {
     double loss;
     moe_status status = MOE_OK;
     if (e->what == STAYS_AWAY && rank == FAILING) /* until the others have given it up */
-        for (int i = 0; i < 10000 && !e->status[0]; i++) usleep(1000);
+        for (int i = 0; i < 20000 && !__atomic_load_n(&e->status[0], __ATOMIC_ACQUIRE); i++) usleep(1000);
     for (int64_t step = 1; step <= 4 && !status; step++) {
         if (rank == FAILING && ((e->what == FIRST_STEP && step == 1) || (e->what == THIRD_STEP && step == 3)))
             atomic_store(&fail_at, 2);
@@ -248,7 +249,7 @@ static void deaf_rank(rank_env *env) {
     c.trainer.on_stuck_arg = env->arg;
     rig_open(&r, &c, env);
     if (env->rank == 0) {
-        usleep(200000);
+        while (!atomic_load(&inside)) usleep(1000);
         trainer_abort(r.t, "the disk is full");
     }
     moe_status status = trainer_step(r.t, 1, 0, &out, &err);
@@ -275,6 +276,7 @@ END_TEST
 
 int main(void) {
     TCase *t = tcase_create("ends");
+    tcase_add_unchecked_fixture(t, rig_warm, NULL);
     tcase_add_loop_test(t, a_rank_that_cannot_start_ends_all, 0, 2);
     tcase_add_loop_test(t, a_rank_that_fails_in_create_gives_its_reason, 0, 3);
     tcase_add_test(t, other_calls_are_refused_on_all_ranks);
