@@ -1,8 +1,8 @@
 /* Model: sizes, parameters and plugin instances of one rank, and the emission of its layers into a step graph.
  * Every block has its own file with the forward and backward emitters side by side:
- *   embed.c  norm.c (residual + norm)  attention.c  latent.c (its latents)  mlp.c  shared.c  route.c (projection,
- * choice, capacity)  moe.c (dispatch, experts, combine)  moves.c  head.c (projection, loss and gradient in row chunks)
- * layers.c strings them together. table.c: the parameters. */
+ *   embed.c  tokens.c (own and all)  norm.c (residual + norm)  attention.c  latent.c (its latents)  mlp.c  shared.c
+ * route.c (projection, choice, capacity)  moe.c (dispatch, experts, combine)  moves.c  head.c (projection, loss and
+ * gradient in row chunks) layers.c strings them together. table.c: the parameters. */
 #ifndef CORE_MODEL_MODEL_H
 #define CORE_MODEL_MODEL_H
 #include "mesh/groups.h"
@@ -14,24 +14,29 @@
 enum { MODEL_MAX_LOSSES = NEEDS_MAX_LOSSES };
 
 /* Operations of the device: X(name, whether the model m of sizes c uses it). */
-#define MODEL_OPS(X)                                                          \
-    X(EMBED, 1)                                                               \
-    X(RMSNORM, 1)                                                             \
-    X(ROPE, 1)                                                                \
-    X(ATTENTION, 1)                                                           \
-    X(ROUTER_LINEAR, 1)                                                       \
-    X(SWIGLU_PROB, 1)                                                         \
-    X(CROSS_ENTROPY, 1)                                                       \
-    X(COUNT_VALID, 1)                                                         \
-    X(SUMSQ, 1)                                                               \
-    X(CLIP_COEF, 1)                                                           \
-    X(ADAMW, 1)                                                               \
-    X(SGD, 1)                                                                 \
-    X(HEAD_NORM, c->qk_norm != QK_NORM_NONE)                                  \
-    X(MLA_PACK, c->attention == ATTENTION_MLA)                                \
-    X(BIAS, c->qkv_bias || c->out_bias || c->expert_biases || c->router_bias) \
-    X(SIGMOID, c->shared_gate)                                                \
-    X(JITTER, model_has_jitter(m))                                            \
+#define MODEL_OPS(X)                                                                 \
+    X(EMBED, 1)                                                                      \
+    X(RMSNORM, 1)                                                                    \
+    X(ROPE, 1)                                                                       \
+    X(ATTENTION, 1)                                                                  \
+    X(ROUTER_LINEAR, 1)                                                              \
+    X(SWIGLU_PROB, 1)                                                                \
+    X(CROSS_ENTROPY, m->split.tp == 1)                                               \
+    X(CROSS_ENTROPY_MAX, m->split.tp > 1)                                            \
+    X(CROSS_ENTROPY_SUM, m->split.tp > 1)                                            \
+    X(CROSS_ENTROPY_END, m->split.tp > 1)                                            \
+    X(JOIN, m->split.tp > 1)                                                         \
+    X(ADD, c->shared_ffn > 0 && (m->split.tp > 1 || m->split.ep * m->split.etp > 1)) \
+    X(COUNT_VALID, 1)                                                                \
+    X(SUMSQ, 1)                                                                      \
+    X(CLIP_COEF, 1)                                                                  \
+    X(ADAMW, 1)                                                                      \
+    X(SGD, 1)                                                                        \
+    X(HEAD_NORM, c->qk_norm != QK_NORM_NONE)                                         \
+    X(MLA_PACK, c->attention == ATTENTION_MLA)                                       \
+    X(BIAS, c->qkv_bias || c->out_bias || c->expert_biases || c->router_bias)        \
+    X(SIGMOID, c->shared_gate)                                                       \
+    X(JITTER, model_has_jitter(m))                                                   \
     X(CAPACITY, c->capacity > 0)
 #define MODEL_OP_INDEX(name, used) MODEL_##name,
 enum { MODEL_OPS(MODEL_OP_INDEX) MODEL_N_OPS };
