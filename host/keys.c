@@ -87,6 +87,8 @@ static const key_row plugin_keys[] = {
 static const key_row comm_keys[] = {
     {"plugin", "string", "", "id of an installed plugin, or the path of a .so (from the recipe's folder)"},
     {"ranks", "int 1..65536", "1", "ranks, where they are threads of this process; a launcher gives its own number"},
+    {"timeout", "float 0..1000000000", "600",
+     "seconds after which a communication call that waits for a rank ends the run, 0 = never"},
 };
 static const key_row parallel_keys[] = {
     {"tp", "int 1..65536", "1", "tensor parallel ranks"},

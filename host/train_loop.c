@@ -64,11 +64,16 @@ static moe_status save(loop *l, trainer *t, uint32_t rank, int64_t step, moe_err
     if (!status) status = ckpt_set(c, "recipe", l->s->resolved, err);
     if (!status) status = identity_write(c, l->s, err);
     if (!status) status = metrics_sync(l->metrics, err); /* a checkpoint has the lines of its steps beside it */
-    if (!status)
-        status = ckpt_commit(c, err);
-    else
+    if (!status) status = ckpt_prepare(c, err);
+    if (status) {
         ckpt_abort(c);
-    return status ? status : prune(l, err);
+        return status;
+    }
+    stop_hold();
+    status = ckpt_commit(c, err);
+    if (!status) status = prune(l, err);
+    stop_release();
+    return status;
 }
 
 /* The keys of meta.json are the tensors of the files, as trainer_save has told them: a file of another checkpoint, or

@@ -13,6 +13,7 @@
 #include "command.h"
 #include "options.h"
 #include "progress.h"
+#include "stop.h"
 #include "wire_impl.h"
 
 enum { MAX_THREAD_RANKS = 1024 };
@@ -203,6 +204,7 @@ static int wire_mesh(session *s, const recipe *r, const wire_options *o, err_lis
                    etp = (uint32_t)recipe_int(r, "parallel", "etp");
     t->mesh = (mesh_cfg){s->ranks, tp, 1, (uint32_t)recipe_int(r, "parallel", "dp"), 1, etp, ep};
     t->node_size = (uint32_t)recipe_int(r, "parallel", "node_size");
+    t->timeout = recipe_float(r, "comm", "timeout");
     for (size_t i = 0; i < sizeof later / sizeof later[0]; i++) {
         const recipe_value *v = recipe_get(r, "parallel", later[i]);
         if (v->v.i == 1) continue;
@@ -383,5 +385,7 @@ moe_status session_trainer(const session *s, const trainer_cfg *cfg, const moe_b
     with.rank = bootstrap->rank;
     with.world = bootstrap->world;
     with.bootstrap = bootstrap;
-    return trainer_create(out, cfg, &with, err);
+    trainer_cfg own = *cfg;
+    own.on_stuck = stop_give_up;
+    return trainer_create(out, &own, &with, err);
 }

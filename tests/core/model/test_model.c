@@ -214,9 +214,14 @@ static void ordered_rank(rank_env *env) {
     c->status[env->rank] = rig_try_open(&r, &own, env, err);
     if (c->status[env->rank]) return;
     double loss = rig_step(&r, 1).loss;
+    int64_t n = 0;
+    float *gradients = rig_tensors(&r, 1, &n);
     if (env->rank == 0) {
         c->loss = loss;
-        c->gradients = rig_tensors(&r, 1, &c->n);
+        c->gradients = gradients;
+        c->n = n;
+    } else {
+        free(gradients);
     }
     rig_close(&r);
 }
