@@ -232,40 +232,54 @@ START_TEST(C054_C055_C056_replicas_stay_equal_and_finite) {
 END_TEST
 
 /* ---- a router's own parameters ---- */
-/* topk with a parameter whose gradient is the number of tokens that it has seen. */
-static moe_status needs_with_param(void *self, moe_router_needs *needs, moe_err *err) {
-    static const moe_param_spec spec = {"seen", "zeros", 1, MOE_F32, {3, 1, 1, 1}};
+/* topk with parameters whose gradients are the number of tokens that it has seen, and the sum of what came back. */
+static moe_status needs_with_params(void *self, moe_router_needs *needs, moe_err *err) {
+    static const moe_param_spec spec = {"seen", "zeros", 1, MOE_F32, {2, 1, 1, 1}};
     moe_status status = ((const moe_router_v0 *)plugin_open("router", "topk")->vtable)->needs(self, needs, err);
     needs->params = &spec;
     needs->n_params = 1;
     return status;
 }
 
-static moe_status count_tokens(const void *self, const moe_route_args *a, moe_err *err) {
-    for (int i = 0; i < 3; i++) ((float *)a->d_params[0].data)[i] += (float)a->d_weights->shape[0];
+static moe_status note_tokens(const void *self, const moe_route_args *a, moe_err *err) {
+    float *seen = a->d_params[0].data;
+    const float *d = a->d_weights->data;
+    seen[0] += (float)a->d_weights->shape[0];
+    for (int64_t i = 0; i < a->d_weights->shape[0] * a->d_weights->shape[1]; i++) seen[1] += fabsf(d[i]);
     return ((const moe_router_v0 *)plugin_open("router", "topk")->vtable)->route_bwd(self, a, err);
 }
 
+typedef struct seen_case {
+    rig_cfg cfg;
+    float seen[RANKS][2];
+} seen_case;
+
 static void seen_rank(rank_env *env) {
-    rig r;
-    rig_open(&r, env->arg, env);
-    rig_step(&r, 1);
-    float seen[3] = {0};
+    seen_case *c = env->arg;
     moe_err err = {.size = sizeof err};
-    ck_assert_int_eq(trainer_read(r.t, "layers.1.router.seen", 1, seen, &err), 3);
-    for (int i = 0; i < 3; i++) ck_assert_msg(seen[i] == (float)(GLOBAL * 16), "%g tokens", (double)seen[i]);
+    rig r;
+    rig_open(&r, &c->cfg, env);
+    rig_step(&r, 1);
+    ck_assert_int_eq(trainer_read(r.t, "layers.1.router.seen", 1, c->seen[env->rank], &err), 2);
     rig_close(&r);
 }
 
 START_TEST(parameters_of_routers_count_once) {
     moe_router_v0 table = *(const moe_router_v0 *)plugin_open("router", "topk")->vtable;
-    table.needs = needs_with_param;
-    table.route_bwd = count_tokens;
+    table.needs = needs_with_params;
+    table.route_bwd = note_tokens;
     const layout meshes[] = {one, two, crossed};
+    seen_case c[3];
     for (int i = 0; i < 3; i++) {
-        rig_cfg c = prepare(1, meshes[i], 1).cfg;
-        c.router_table = &table;
-        ranks_run(meshes[i].world, seen_rank, &c);
+        c[i] = (seen_case){.cfg = prepare(ALL, meshes[i], 1).cfg};
+        c[i].cfg.router_table = &table;
+        ranks_run(meshes[i].world, seen_rank, &c[i]);
+        for (uint32_t r = 0; r < meshes[i].world; r++) {
+            const float *seen = c[i].seen[r];
+            ck_assert_msg(seen[0] == (float)(GLOBAL * 16), "%g tokens", (double)seen[0]);
+            ck_assert_msg(seen[1] > 0 && close_to((double)seen[1], (double)c[0].seen[0][1]), "%.9g came back, not %.9g",
+                          (double)seen[1], (double)c[0].seen[0][1]);
+        }
     }
 }
 END_TEST
