@@ -13,10 +13,14 @@
 /* The batch decides what the recipe's [data] and [batch] decide in training. */
 static moe_status fit(session *s, const eval_batch *b, moe_err *err) {
     model_cfg *m = &s->trainer.model;
-    if (b->rows % s->ranks)
-        return moe_fail(err, MOE_E_ARG, "%" PRId64 " rows of tokens are no multiple of %u ranks", b->rows, s->ranks);
+    uint32_t dp = s->mesh.degree[MESH_DP], tp = s->mesh.degree[MESH_TP];
+    if (b->rows % dp)
+        return moe_fail(err, MOE_E_ARG, "%" PRId64 " rows of tokens are no multiple of dp = %u", b->rows, dp);
+    if (b->rows / dp * b->seq % tp)
+        return moe_fail(err, MOE_E_ARG, "%" PRId64 " tokens of a dp rank are no multiple of tp = %u",
+                        b->rows / dp * b->seq, tp);
     m->seq = b->seq;
-    m->micro = b->rows / s->ranks;
+    m->micro = b->rows / dp;
     m->documents = b->mask != NULL;
     s->trainer.global = b->rows;
     return MOE_OK;

@@ -87,6 +87,8 @@ static const key_row plugin_keys[] = {
 static const key_row comm_keys[] = {
     {"plugin", "string", "", "id of an installed plugin, or the path of a .so (from the recipe's folder)"},
     {"ranks", "int 1..65536", "1", "ranks, where they are threads of this process; a launcher gives its own number"},
+    {"timeout", "float 0..1000000000", "600",
+     "seconds after which a communication call that waits for a rank ends the run, 0 = never"},
 };
 static const key_row parallel_keys[] = {
     {"tp", "int 1..65536", "1", "tensor parallel ranks"},
@@ -96,6 +98,8 @@ static const key_row parallel_keys[] = {
     {"vpp", "int 1..65536", "1", "virtual stages of a rank"},
     {"ep", "int 1..65536", "1", "expert parallel ranks, a divisor of experts"},
     {"etp", "int 1..65536", "1", "tensor parallel ranks of an expert"},
+    {"node_size", "int 0..65536", "0",
+     "ranks that share a node, neighbours by number; 0 = all, or what a launcher says"},
 };
 static const key_row optimizer_keys[] = {
     {"kind", "enum adamw|sgd", "adamw", "adamw: decoupled weight decay; sgd: plain, no momentum"},
@@ -105,6 +109,8 @@ static const key_row optimizer_keys[] = {
     {"eps", "float 1e-30..1", "1e-8", "added to the root of the second moment"},
     {"weight_decay", "float 0..1000", "0.1", "pull of matrices towards zero, times the learning rate"},
     {"clip", "float 0..1e30", "1", "largest norm of the whole gradient, 0 = no clipping"},
+    {"distributed", "bool", "true",
+     "ranks that hold the same weights share their optimiser state and steps; the numbers are the same either way"},
     {"schedule", "enum constant|cosine|linear|wsd", "constant", "course of the learning rate after the warm-up"},
     {"warmup", "int 0..1000000000000", "0", "steps of linear warm-up"},
     {"decay", "int 0..1000000000000", "0", "steps of linear decay at the end (wsd)"},
@@ -116,7 +122,11 @@ static const key_row batch_keys[] = {
 };
 static const key_row memory_keys[] = {
     {"limit", "size", "0", "most bytes that a rank may plan, 0 = no limit; KiB, MiB, GiB, TiB"},
-    {"recv", "enum exact", "exact", "rows that a rank may receive: exact = as many as come"},
+    {"recv", "enum exact|worst|capacity:0.001..1000000", "exact",
+     "room for the rows that a rank receives: as many as come, memory grows to the most that came; for the worst "
+     "routing; "
+     "capacity:X = X times those of a balanced routing"},
+    {"overflow", "enum stop|drop", "stop", "recv = capacity:X: what to do when more come; drop: the last of them"},
     {"head_rows", "int 1..16777216", "1024", "tokens whose logits exist at a time"},
 };
 static const key_row checkpoint_keys[] = {
@@ -132,7 +142,7 @@ static const section_row sections[] = {
     {"model", "sizes of the model", ROWS(model_keys)},
     {"capacity", "how many rows an expert takes", ROWS(capacity_keys)},
     {"router", "who chooses experts", ROWS(plugin_keys), .plugin = "topk", .layers = true},
-    {"dispatcher", "how rows get to their experts", ROWS(plugin_keys), .plugin = "local", .layers = true},
+    {"dispatcher", "how rows get to their experts", ROWS(plugin_keys), .plugin = "auto", .layers = true},
     {"precision", "number format of linear layers", ROWS(plugin_keys), .plugin = "fp32", .layers = true, .parts = true},
     {"scheduler", "order of the step's operations", ROWS(plugin_keys), .plugin = "serial"},
     {"device", "memory, streams and operations", ROWS(plugin_keys), .plugin = "cpu"},

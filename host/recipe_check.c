@@ -148,6 +148,11 @@ static void check_run(recipe *r) {
     }
 }
 
+static void check_memory(recipe *r) {
+    if (recipe_slot(r, "memory", "recv")->v.i != 2)
+        recipe_refuse_useless(r, "memory", "overflow", "only recv = capacity:X can overflow");
+}
+
 void recipe_check(recipe *r, unsigned flags) {
     if (r->garbled) return;
     check_missing(r, flags);
@@ -158,4 +163,5 @@ void recipe_check(recipe *r, unsigned flags) {
     if (model && !recipe_faulty(r, "parallel")) check_parallel(r);
     if (!recipe_faulty(r, "optimizer")) check_optimizer(r);
     if (!recipe_faulty(r, "batch")) check_batch(r);
+    if (!recipe_faulty(r, "memory")) check_memory(r);
 }

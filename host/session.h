@@ -12,6 +12,7 @@ typedef struct session {
     int64_t trace; /* steps to trace */
     int64_t ckpt_every, ckpt_keep, ckpt_keep_every;
     uint32_t ranks;             /* threads to start */
+    mesh mesh;                  /* of trainer.mesh */
     const char *weights;        /* folder of a Hugging Face model to start from; NULL = initial values; the recipe's */
     trainer_cfg trainer;        /* programs and data as asked of wire */
     parts_cfg parts;            /* rank, world and bootstrap: by session_trainer */

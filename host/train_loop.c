@@ -54,19 +54,26 @@ static moe_status prune(const loop *l, moe_err *err) {
     return ckpt_prune(l->dir->path, l->s->ckpt_keep, l->s->ckpt_keep_every, err);
 }
 
-static moe_status save(loop *l, trainer *t, int64_t step, moe_err *err) {
+/* On all ranks: each gives its part of the values to rank 0, which writes. */
+static moe_status save(loop *l, trainer *t, uint32_t rank, int64_t step, moe_err *err) {
     ckpt *c = NULL;
+    if (rank) return trainer_save(t, NULL, NULL, NULL, err);
     moe_status status = ckpt_begin(l->dir->path, step, &c, err);
     if (status) return status;
     status = trainer_save(t, ckpt_path(c), add_key, c, err);
     if (!status) status = ckpt_set(c, "recipe", l->s->resolved, err);
     if (!status) status = identity_write(c, l->s, err);
     if (!status) status = metrics_sync(l->metrics, err); /* a checkpoint has the lines of its steps beside it */
-    if (!status)
-        status = ckpt_commit(c, err);
-    else
+    if (!status) status = ckpt_prepare(c, err);
+    if (status) {
         ckpt_abort(c);
-    return status ? status : prune(l, err);
+        return status;
+    }
+    stop_hold();
+    status = ckpt_commit(c, err);
+    if (!status) status = prune(l, err);
+    stop_release();
+    return status;
 }
 
 /* The keys of meta.json are the tensors of the files, as trainer_save has told them: a file of another checkpoint, or
@@ -152,6 +159,12 @@ static moe_status note_times(loop *l, trainer *t, uint32_t rank, int64_t step, m
     return step + 1 == l->dir->first_step + l->s->trace ? trainer_watch(t, 0, err) : MOE_OK;
 }
 
+static void note_peak(loop *l, uint64_t bytes) {
+    long long seen = atomic_load(&l->peak_bytes);
+    while ((long long)bytes > seen && !atomic_compare_exchange_weak(&l->peak_bytes, &seen, (long long)bytes)) {
+    }
+}
+
 static moe_status steps(loop *l, trainer *t, uint32_t rank, moe_err *err) {
     const session *s = l->s;
     moe_status status = s->trace ? trainer_watch(t, 1, err) : MOE_OK;
@@ -164,6 +177,7 @@ static moe_status steps(loop *l, trainer *t, uint32_t rank, moe_err *err) {
         status = trainer_step(t, step, asked != 0, &r, err);
         if (status) break;
         double took = clock_seconds() - begin;
+        note_peak(l, trainer_memory_of(t).total);
         if (step < l->dir->first_step + s->trace) status = note_times(l, t, rank, step, err);
         if (!rank) fill_row(l, step, &r, took, &row);
         if (!rank) warn_collapse(l, step, &r);
@@ -174,15 +188,14 @@ static moe_status steps(loop *l, trainer *t, uint32_t rank, moe_err *err) {
             status = trainer_eval(t, s->eval_batches, &loss, err);
             METRICS_SET(&row, val_loss, loss);
         }
-        if (rank || status) continue;
-        status = publish(l, &row, err);
-        if (!status && (last || due(step, s->ckpt_every))) status = save(l, t, step, err);
-        if (stop) l->signal_number = stop_requested();
+        if (!rank && !status) status = publish(l, &row, err);
+        if (!status && (last || due(step, s->ckpt_every))) status = save(l, t, rank, step, err);
+        if (!rank && stop) l->signal_number = stop_requested();
     }
     return status;
 }
 
-static void introduce(loop *l, const trainer *t) {
+static void introduce(loop *l, trainer *t) {
     const session *s = l->s;
     const trainer_memory m = trainer_memory_of(t);
     int64_t total = 0, n = 0;
@@ -199,12 +212,6 @@ static void introduce(loop *l, const trainer *t) {
         say(l, "resuming after step %" PRId64 " from %s", l->dir->first_step - 1, l->dir->checkpoint);
 }
 
-static void note_peak(loop *l, uint64_t bytes) {
-    long long seen = atomic_load(&l->peak_bytes);
-    while ((long long)bytes > seen && !atomic_compare_exchange_weak(&l->peak_bytes, &seen, (long long)bytes)) {
-    }
-}
-
 /* Made by rank 0 before its first step, which the other ranks cannot end without it. */
 static moe_status start_trace(loop *l, moe_err *err) {
     char *path = fs_join(l->dir->path, "trace.json");
@@ -214,7 +221,7 @@ static moe_status start_trace(loop *l, moe_err *err) {
 }
 
 /* Every plugin has agreed and the checkpoint is loaded: from here on files change. */
-static moe_status begin(loop *l, const trainer *t, moe_err *err) {
+static moe_status begin(loop *l, trainer *t, moe_err *err) {
     exit_guard(); /* ahead of what the libraries have registered while they were made ready */
     moe_status status = run_dir_begin(l->dir, l->s->resolved, err);
     char *path = fs_join(l->dir->path, "metrics.jsonl");

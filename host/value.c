@@ -111,6 +111,7 @@ bool value_type_parse(const char *text, bool host, value_type *type, char *why, 
     }
     if (strncmp(text, "enum ", 5) == 0) {
         type->kind = VALUE_ENUM;
+        if (!host && strchr(text, ':')) return bad_type(text, "words of an enum hold no ':'", why, bytes);
         return parse_words(text, text + 5, type, why, bytes);
     }
     static const struct {
@@ -160,6 +161,18 @@ static bool parse_bool(const char *text, typed_value *out, char *why, size_t byt
     return false;
 }
 
+/* text is "word:NUMBER" for the word "word:LO..HI"? Then what of the number. */
+static bool parse_numbered(const char *word, const char *text, double *out, bool *good) {
+    const char *range = strchr(word, ':');
+    size_t n = range ? (size_t)(range - word) + 1 : 0;
+    value_type t = {.kind = VALUE_FLOAT};
+    char why[96];
+    if (!n || strncmp(text, word, n) != 0) return false;
+    *good = parse_range(word, range + 1, &t, why, sizeof why) &&
+            read_float(text + n, strlen(text + n), out) == NUMBER_OK && *out >= t.flo && *out <= t.fhi;
+    return true;
+}
+
 static bool parse_enum(const value_type *t, const char *text, typed_value *out, char *why, size_t bytes) {
     char words[512], hint[96];
     snprintf(words, sizeof words, "%.*s", t->span_len, t->span);
@@ -172,6 +185,11 @@ static bool parse_enum(const value_type *t, const char *text, typed_value *out, 
             out->i = index;
             return true;
         }
+        bool good = false;
+        if (!parse_numbered(w, text, &out->f, &good)) continue;
+        out->i = index;
+        if (!good) snprintf(why, bytes, "'%.60s' is no %s", text, w);
+        return good;
     }
     snprintf(why, bytes, "'%.60s' is not one of %.*s%s", text, t->span_len, t->span,
              suggest_text(&near, hint, sizeof hint));

@@ -1,7 +1,7 @@
 /* Types and values as text: one grammar for the recipe's own keys, for command line options and for the schemas that
  * plugins publish (moe_option in moe/base.h).
  *   both:      "int LO..HI"  "float LO..HI"  "bool"  "enum a|b|c"  "string"
- *   host only: "int LO..HI or WORD"  "size"  "list"  "path list"  */
+ *   host only: "int LO..HI or WORD"  "size"  "list"  "path list"  "enum a|b|c:LO..HI" (c with a number: c:1.25)  */
 #ifndef HOST_VALUE_H
 #define HOST_VALUE_H
 #include <stdbool.h>
@@ -30,7 +30,7 @@ typedef struct value_type {
 
 typedef struct typed_value {
     int64_t i; /* VALUE_INT, VALUE_SIZE (bytes), VALUE_BOOL (0, 1), VALUE_ENUM (index of the word) */
-    double f;  /* VALUE_FLOAT; VALUE_INT too */
+    double f;  /* VALUE_FLOAT; VALUE_INT too; the number of a word of VALUE_ENUM that has one */
     bool word; /* "or WORD" was given; i is 0 */
 } typed_value;
 

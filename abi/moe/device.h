@@ -11,7 +11,9 @@
 extern "C" {
 #endif
 
-enum { MOE_SPACE_DEVICE, MOE_SPACE_HOST }; /* HOST: pinned, readable by both sides */
+/* HOST: pinned, readable by both sides. LAZY: device memory of which much is never used: a page comes, zero-filled,
+ * when it is first written, and stays; a device that cannot do that gives DEVICE memory. */
+enum { MOE_SPACE_DEVICE, MOE_SPACE_HOST, MOE_SPACE_LAZY };
 
 typedef struct moe_device_cfg {
     uint32_t size, index; /* which device of this machine: the rank's number on its node */
@@ -27,7 +29,8 @@ typedef struct moe_device_info {
     uint32_t size, compute_units; /* threads or multiprocessors that compute */
     uint64_t memory_total;        /* bytes; what alloc can give at most */
     uint64_t alignment;           /* bytes, a power of two: see below */
-    uint64_t own_memory;          /* bytes that the instance itself holds (scratch of its workers, caches) */
+    uint64_t own_memory;          /* bytes that the instance itself holds (scratch of its workers, caches), and what has
+                                   * come of LAZY memory */
     char name[96];                /* for people: "AVX-512, 2 threads" */
 } moe_device_info;
 
@@ -89,7 +92,7 @@ typedef struct moe_device_v0 {
     void (*destroy)(void *self);                                         /* [main] every stream idle and destroyed */
     moe_status (*info)(void *self, moe_device_info *info, moe_err *err); /* [main] caller sets size */
 
-    /* [main] memory. alloc: zero-filled, touched once, at info.alignment; free(NULL) is nothing. */
+    /* [main] memory. alloc: zero-filled, touched once (LAZY: not), at info.alignment; free(NULL) is nothing. */
     moe_status (*alloc)(void *self, int32_t space, uint64_t bytes, void **out, moe_err *err);
     void (*free)(void *self, int32_t space, void *ptr, uint64_t bytes);
     /* [step] stream-ordered; either side may be host or device memory, ranges do not overlap. A device without

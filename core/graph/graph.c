@@ -81,6 +81,10 @@ buf_id graph_buffer_fixed(graph *g, void *ptr, uint64_t bytes, const char *forma
     return id;
 }
 
+void graph_buffer_lazy(graph *g, buf_id buf) {
+    if (buf < g->n_buffers) g->buffers[buf].lazy = 1;
+}
+
 static int known_buffer(graph *g, buf_id buf) {
     if (buf < g->n_buffers) return 1;
     graph_fail(g, MOE_E_INTERNAL, "the step graph has no buffer %u: it has %u", buf, g->n_buffers);
@@ -128,9 +132,11 @@ void graph_moves(graph *g, uint32_t node, uint64_t bytes) {
     if (node < g->n_nodes) g->nodes[node].bytes += bytes;
 }
 
-void graph_bind(graph *g, void *base) {
-    for (uint32_t i = 0; i < g->n_buffers; i++)
-        if (!g->buffers[i].fixed) g->buffers[i].ptr = (char *)base + g->buffers[i].off;
+void graph_bind(graph *g, void *base, void *lazy) {
+    for (uint32_t i = 0; i < g->n_buffers; i++) {
+        graph_buffer *b = &g->buffers[i];
+        if (!b->fixed) b->ptr = (char *)(b->lazy ? lazy : base) + b->off;
+    }
     for (uint32_t i = 0; i < g->n_patches; i++) {
         const graph_patch *p = &g->patches[i];
         *p->where = (char *)g->buffers[p->buf].ptr + p->offset;

@@ -16,9 +16,11 @@ enum { BUF_NONE = UINT32_MAX };
 typedef struct graph_buffer {
     const char *name;
     uint64_t bytes;
-    void *ptr;    /* fixed buffers from the start; others once the plan has placed them (plan.h) */
-    int fixed;    /* lives outside the plan: parameters, state, staging */
-    uint64_t off; /* in the plan's arena */
+    void *ptr; /* fixed buffers from the start; others once the plan has placed them (plan.h) */
+    int fixed; /* lives outside the plan: parameters, state, staging */
+    int lazy;  /* 1: planned in the second arena, whose memory comes when it is first written: rows of the worst routing
+                */
+    uint64_t off; /* in the arena */
 } graph_buffer;
 
 /* What a node does. For a synchronous call it runs on its lane's worker; for an asynchronous one on the issuing
@@ -75,6 +77,7 @@ buf_id graph_buffer_add(graph *g, uint64_t bytes, const char *format, ...) __att
 /* A buffer at a known address, owned by the caller, valid while the graph runs. */
 buf_id graph_buffer_fixed(graph *g, void *ptr, uint64_t bytes, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
+void graph_buffer_lazy(graph *g, buf_id buf); /* marks it (graph_buffer.lazy); BUF_NONE is nothing */
 /* Set-up memory that lives as long as the graph; NULL after an error. */
 void *graph_alloc(graph *g, size_t bytes);
 /* *where becomes the buffer's address + offset when the plan is bound. BUF_NONE leaves NULL. */
@@ -90,7 +93,7 @@ void graph_moves(graph *g, uint32_t node, uint64_t bytes); /* adds to the node's
 moe_status graph_finish(graph *g, moe_err *err);
 /* Is `order` a valid order of the nodes? Names the first two nodes that are the wrong way round. */
 moe_status graph_check_order(const graph *g, const uint32_t *order, moe_err *err);
-/* Writes every patch; planned buffers live at base + off. */
-void graph_bind(graph *g, void *base);
+/* Writes every patch; planned buffers live at base + off, lazy ones at lazy + off. */
+void graph_bind(graph *g, void *base, void *lazy);
 
 #endif

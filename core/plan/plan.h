@@ -4,8 +4,9 @@
 #define CORE_PLAN_PLAN_H
 #include "graph/lanes.h"
 
-/* Writes off of each planned buffer, a multiple of `align` (a power of two). *bytes = size of the arena.
- * Greedy, largest buffer first, lowest free offset. */
-moe_status plan_memory(graph *g, const lanes *l, const uint32_t *order, uint64_t align, uint64_t *bytes, moe_err *err);
+/* Writes off of each planned buffer of one arena - those that are lazy, or those that are not -, a multiple of `align`
+ * (a power of two). *bytes = size of that arena. Greedy, largest buffer first, lowest free offset. */
+moe_status plan_memory(graph *g, const lanes *l, const uint32_t *order, uint64_t align, int lazy, uint64_t *bytes,
+                       moe_err *err);
 
 #endif

@@ -14,12 +14,15 @@ moe_status program_order(program *p, const parts *with, moe_err *err) {
     status = with->scheduler->order(with->scheduler_self, &p->g->view, p->order, err);
     if (!status) status = graph_check_order(p->g, p->order, err);
     if (!status) status = lanes_init(&p->l, p->g, p->order, err);
-    if (!status) status = plan_memory(p->g, &p->l, p->order, with->device_info.alignment, &p->arena, err);
+    uint64_t align = with->device_info.alignment;
+    if (!status) status = plan_memory(p->g, &p->l, p->order, align, 0, &p->arena, err);
+    if (!status) status = plan_memory(p->g, &p->l, p->order, align, 1, &p->lazy, err);
     return status;
 }
 
-moe_status program_start(program *p, void *base, exec_lanes *streams, exec_fail_fn on_fail, void *arg, moe_err *err) {
-    graph_bind(p->g, base);
+moe_status program_start(program *p, void *base, void *lazy, exec_lanes *streams, exec_fail_fn on_fail, void *arg,
+                         moe_err *err) {
+    graph_bind(p->g, base, lazy);
     return exec_create(&p->x, p->g, p->order, &p->l, streams, on_fail, arg, err);
 }
 

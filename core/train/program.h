@@ -10,13 +10,14 @@ typedef struct program {
     uint32_t *order; /* [g->n_nodes] */
     lanes l;
     exec *x;
-    uint64_t arena; /* bytes of planned buffers */
+    uint64_t arena, lazy; /* bytes of planned buffers, and of lazy ones */
 } program;
 
 /* [main] after emission into p->g: finish, order, check, plan. */
 moe_status program_order(program *p, const parts *with, moe_err *err);
-/* [main] binds planned buffers to base [arena bytes] and makes the executor. */
-moe_status program_start(program *p, void *base, exec_lanes *streams, exec_fail_fn on_fail, void *arg, moe_err *err);
+/* [main] binds planned buffers to base [arena bytes] and lazy [lazy bytes], and makes the executor. */
+moe_status program_start(program *p, void *base, void *lazy, exec_lanes *streams, exec_fail_fn on_fail, void *arg,
+                         moe_err *err);
 /* [step] issues the program and waits for its end. */
 moe_status program_run(program *p, moe_err *err);
 void program_free(program *p);

@@ -58,6 +58,29 @@ moe_status cpu_map(uint64_t bytes, const char *what, void **out, moe_err *err) {
     return MOE_OK;
 }
 
+moe_status cpu_reserve(uint64_t bytes, void **out, moe_err *err) {
+    uint64_t size = mapped_bytes(bytes);
+    void *p = size ? mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+                   : MAP_FAILED;
+    if (p == MAP_FAILED)
+        return moe_fail(err, MOE_E_NOMEM, "device/cpu: %llu bytes of addresses: %s", (unsigned long long)bytes,
+                        size ? strerror(errno) : "no such size");
+    *out = p;
+    return MOE_OK;
+}
+
+uint64_t cpu_resident(const void *ptr, uint64_t bytes) {
+    enum { PAGES = 1 << 14 };
+    unsigned char there[PAGES];
+    uint64_t page = page_bytes(), size = mapped_bytes(bytes), sum = 0;
+    for (uint64_t at = 0; at < size; at += PAGES * page) {
+        uint64_t n = size - at < PAGES * page ? size - at : PAGES * page;
+        if (mincore((char *)ptr + at, n, there) != 0) return sum;
+        for (uint64_t i = 0; i < n / page; i++) sum += (there[i] & 1) * page;
+    }
+    return sum;
+}
+
 void cpu_unmap(void *ptr, uint64_t bytes) {
     if (ptr) munmap(ptr, mapped_bytes(bytes));
 }

@@ -102,20 +102,35 @@ static moe_status device_info(void *self, moe_device_info *info, moe_err *err) {
     info->alignment = 64;
     info->own_memory = atomic_load(&dev->own_memory) + sizeof *dev + PRODUCT_BYTES +
                        (uint64_t)PRODUCT_BYTES_THREAD * dev->settings.threads;
+    for (const cpu_lazy *l = dev->lazy; l; l = l->next) info->own_memory += cpu_resident(l->ptr, l->bytes);
     snprintf(info->name, sizeof info->name, "%s%s, %u thread%s", names[dev->settings.isa],
              dev->bf16 ? " with BF16 products" : "", dev->settings.threads, dev->settings.threads == 1 ? "" : "s");
     return MOE_OK;
 }
 
 static moe_status device_alloc(void *self, int32_t space, uint64_t bytes, void **out, moe_err *err) {
-    (void)self;
-    (void)space; /* the host and the device read the same memory */
-    return cpu_map(bytes, "alloc", out, err);
+    if (space != MOE_SPACE_LAZY) return cpu_map(bytes, "alloc", out, err); /* host and device read the same memory */
+    cpu_device *dev = self;
+    cpu_lazy *block = malloc(sizeof *block);
+    moe_status s = block ? cpu_reserve(bytes, out, err) : moe_fail(err, MOE_E_NOMEM, "device/cpu: out of memory");
+    if (s != MOE_OK) {
+        free(block);
+        return s;
+    }
+    *block = (cpu_lazy){*out, bytes, dev->lazy};
+    dev->lazy = block;
+    return MOE_OK;
 }
 
 static void device_free(void *self, int32_t space, void *ptr, uint64_t bytes) {
-    (void)self;
-    (void)space;
+    cpu_device *dev = self;
+    for (cpu_lazy **at = &dev->lazy; ptr && space == MOE_SPACE_LAZY && *at; at = &(*at)->next) {
+        cpu_lazy *block = *at;
+        if (block->ptr != ptr) continue;
+        *at = block->next;
+        free(block);
+        break;
+    }
     cpu_unmap(ptr, bytes);
 }
 

@@ -28,8 +28,11 @@ moe_status cpu_settings_read(const moe_device_cfg *cfg, cpu_settings *s, moe_err
 /* ---- memory.c ---- */
 /* [main] Zeroed pages, touched once. what: for the message of MOE_E_NOMEM. */
 moe_status cpu_map(uint64_t bytes, const char *what, void **out, moe_err *err);
-void cpu_unmap(void *ptr, uint64_t bytes); /* NULL is nothing; bytes as given to cpu_map */
-uint64_t cpu_memory_total(void);           /* of the machine, or of the control group where that is less */
+/* [main] Zeroed pages that come when they are first written; only addresses are taken. */
+moe_status cpu_reserve(uint64_t bytes, void **out, moe_err *err);
+uint64_t cpu_resident(const void *ptr, uint64_t bytes); /* [any] of a reserved block: bytes that have come */
+void cpu_unmap(void *ptr, uint64_t bytes);              /* NULL is nothing; bytes as given to cpu_map or cpu_reserve */
+uint64_t cpu_memory_total(void);                        /* of the machine, or of the control group where that is less */
 
 /* ---- thread.c ---- */
 /* Starts a thread that takes no signals; on failure MOE_E_DEVICE with its name. */
@@ -104,12 +107,20 @@ moe_status cpu_bf16_start(cpu_device *dev, moe_err *err);
 void cpu_bf16_stop(cpu_device *dev); /* [main] */
 
 /* ---- the instance ---- */
+/* A reserved block; what has come of it counts as the device's own memory. */
+typedef struct cpu_lazy {
+    void *ptr;
+    uint64_t bytes;
+    struct cpu_lazy *next;
+} cpu_lazy;
+
 struct cpu_device {
     cpu_settings settings;
     const moe_op *const *ops; /* [CPU_N_OPS] of the chosen instruction set */
     pthread_key_t key;        /* -> the calling thread's cpu_worker */
     cpu_worker outsider;      /* for an operation called from a thread that is not the device's ([main]) */
     cpu_event *events;        /* all of them */
+    cpu_lazy *lazy;           /* blocks of MOE_SPACE_LAZY */
     cpu_bf16 *bf16;           /* NULL: converted products */
     atomic_ullong own_memory; /* bytes */
     moe_parallel parallel;

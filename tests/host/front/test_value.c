@@ -124,6 +124,13 @@ static const value_row value_rows[] = {
     {"list", " a b , c", true, 2, NULL},
     {"list", "a,,b", false, 0, "item 2 of the list is empty"},
     {"list", "a,", false, 0, "item 2 of the list is empty"},
+    {"enum a|b:0.5..2", "a", true, 0, ""},
+    {"enum a|b:0.5..2", "b:0.5", true, 1, ""},
+    {"enum a|b:0.5..2", "b:2", true, 1, ""},
+    {"enum a|b:0.5..2", "b:2.01", false, 0, "'b:2.01' is no b:0.5..2"},
+    {"enum a|b:0.5..2", "b:", false, 0, "'b:' is no b:0.5..2"},
+    {"enum a|b:0.5..2", "b", false, 0, "is not one of a|b:0.5..2"},
+    {"enum a|b:0.5..2", "a:1", false, 0, "is not one of a|b:0.5..2"},
 };
 
 START_TEST(value_grammar) {

@@ -111,7 +111,11 @@ START_TEST(values_of_the_wrong_type) {
         {"a negative size", .put = {"memory: limit = -1"}, .code = 2, .say = {"[memory] limit"}},
         {"a size beyond 63 bits", .put = {"memory: limit = 9999999999 TiB"}, .code = 2, .say = {"63 bits"}},
         {"an unknown format", .put = {"data: format = json"}, .code = 2, .say = {"'json'", "bytes"}},
-        {"an unknown policy", .put = {"memory: recv = worst"}, .code = 2, .say = {"'worst'", "exact"}},
+        {"an unknown policy", .put = {"memory: recv = best"}, .code = 2, .say = {"'best'", "exact"}},
+        {"a capacity that is no number", .put = {"memory: recv = capacity:x"}, .code = 2, .say = {"'capacity:x'"}},
+        {"a capacity of nothing", .put = {"memory: recv = capacity:0"}, .code = 2, .say = {"'capacity:0'", "0.001"}},
+        {"a capacity without its number", .put = {"memory: recv = capacity"}, .code = 2, .say = {"'capacity'"}},
+        {"overflow of what cannot", .put = {"memory: overflow = drop"}, .code = 2, .say = {"[memory] overflow"}},
         {"a word for a degree", .put = {"parallel: dp = full"}, .code = 2, .say = {"'full'", "fill"}},
         {"an empty item", .put = {"data: train = a,,b"}, .code = 2, .say = {"[data] train", "item 2"}},
     };
@@ -225,7 +229,7 @@ START_TEST(all_faults_in_one_pass) {
         {"a plugin for many layers, once", .put = {"router: plugin = topc", "model: layers = 8"}, .code = 3,
          .say = {"'topc'"}},
         {"degree, plugin and option", .put = {"parallel: tp = 2", "scheduler: plugin = serail", "router: scal = 2"},
-         .lines = 3, .code = 3, .say = {"tp = 2", "did you mean 'serial'?", "did you mean 'scale'?"}},
+         .lines = 3, .code = 3, .say = {"2 * 1 * 1", "did you mean 'serial'?", "did you mean 'scale'?"}},
         {"what is missing, once each", .text = "[data]\ntrain = ../text.txt\n", .line = NO_PLACE, .lines = 3, .code = 2,
          .say = {"[model] hidden: missing", "[model] layers: missing", "[model] heads: missing"}},
     };
@@ -257,12 +261,16 @@ END_TEST
 
 START_TEST(degrees_of_parallelism) {
     static const row rows[] = {
-        {"tp", .put = {"parallel: tp = 2", "comm: ranks = 2"}, .code = 2, .say = {"[parallel] tp", "tp = 2", "dp"}},
+        {"tp", .put = {"parallel: tp = 2", "comm: ranks = 2"}, .code = 2,
+         .say = {"[parallel] tp", "kv_heads = 1", "tp = 2"}},
+        {"etp", .put = {"parallel: etp = 3", "comm: ranks = 3", "batch: global = 6"}, .code = 2,
+         .say = {"[parallel] etp", "expert_ffn = 16", "etp = 3"}},
         {"cp", .put = {"parallel: cp = 2", "comm: ranks = 2"}, .code = 2, .say = {"[parallel] cp", "cp = 2"}},
         {"pp", .put = {"parallel: pp = 2", "comm: ranks = 2"}, .code = 2, .say = {"[parallel] pp", "pp = 2"}},
         {"vpp", .put = {"parallel: vpp = 2"}, .code = 2, .say = {"[parallel] vpp", "vpp = 2"}},
-        {"ep", .put = {"parallel: ep = 2", "comm: ranks = 2"}, .code = 2, .say = {"[parallel] ep", "ep = 2"}},
-        {"etp", .put = {"parallel: etp = 2", "comm: ranks = 2"}, .code = 2, .say = {"[parallel] etp", "etp = 2"}},
+        {"ep with all experts on one rank",
+         .put = {"parallel: ep = 2", "comm: ranks = 2", "dispatcher: plugin = local"}, .line = NO_PLACE, .code = 3,
+         .say = {"dispatcher/local", "ep"}},
         {"ep divides no experts", .put = {"parallel: ep = 3", "comm: ranks = 3"}, .code = 2,
          .say = {"experts = 4", "ep = 3"}},
         {"dp without ranks", .put = {"parallel: dp = 2"}, .code = 2, .say = {"[parallel] dp", "2"}},

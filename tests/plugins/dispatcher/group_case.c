@@ -239,7 +239,9 @@ static void move(member *m, int32_t direction) {
                                 .row_scalar = bare  ? &none
                                               : out ? &m->row
                                                     : &m->row_back,
-                                .sent = sent};
+                                .sent = sent,
+                                .sent_far = &m->c->out[m->rank].sent_far[direction]};
+    *args.sent_far = 0;
     for (int i = 0; i < 3; i++)
         if (phases & (1u << i)) call(m, steps[i], &args, names[!out][i]);
     *sent -= 1000;
@@ -383,6 +385,9 @@ static float want_sum(const group_case *c, uint32_t rank, int64_t t, const uint8
             }
         return narrow ? group_round(c, sum) : sum;
     }
+    const int rounds = narrow ? group_kind_of(c->id)->rounds : 0;
+    const uint32_t node = group_kind_of(c->id)->rounds == 2 && c->s.node_size ? c->s.node_size : c->members;
+    float there = 0; /* of a node */
     for (uint32_t m = 0; m < c->members; m++) {
         float part = 0;
         for (int64_t i = t * k; i < (t + 1) * k; i++) {
@@ -390,7 +395,10 @@ static float want_sum(const group_case *c, uint32_t rank, int64_t t, const uint8
             const float y = group_factor((uint32_t)ids[i], m % c->s.etp) * value;
             part += narrow ? group_round(c, y) : y;
         }
-        sum += part;
+        there += rounds ? group_round(c, part) : part;
+        if ((m + 1) % node && m + 1 < c->members) continue;
+        sum += rounds == 2 ? group_round(c, there) : there;
+        there = 0;
     }
     return narrow ? group_round(c, sum) : sum;
 }

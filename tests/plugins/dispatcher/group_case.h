@@ -32,7 +32,7 @@ typedef struct group_rank {
     float *rows, *second, *scalars; /* [total, h], [total], [total]: dispatched */
     float *combined, *combined2;    /* [T, h], [T] */
     float *slots;                   /* [T, k] */
-    uint64_t sent[2];               /* of a movement in either direction */
+    uint64_t sent[2], sent_far[2];  /* of a movement in either direction */
     int64_t stray;                  /* bytes written where none may be */
 } group_rank;
 
@@ -57,6 +57,7 @@ typedef struct group_kind {
     const char *id;
     int one_rank;  /* has no group */
     int by_member; /* adds within members first, then over members */
+    int rounds;    /* .. and rounds each sum to the rows' type: 1 within a member, 2 within a node too */
     /* Bytes of payload that a rank gives to others. */
     uint64_t (*sent)(const group_case *c, uint32_t rank, int32_t direction);
 } group_kind;

@@ -1,6 +1,8 @@
 /* What must come out of a dispatcher, as plain loops over the inputs of all ranks; and the dispatchers there are. */
 #include "group_case.h"
 
+#include "cross_volume.h"
+
 /* ---- values ---- */
 uint32_t group_roll(uint64_t *x, uint32_t n) {
     *x = *x * 6364136223846793005ull + 1442695040888963407ull;
@@ -133,6 +135,8 @@ const group_kind group_kinds[] = {
     {.id = "local", .one_rank = 1, .sent = sent_none},
     {.id = "allgather", .by_member = 1, .sent = sent_allgather},
     {.id = "alltoall", .sent = sent_alltoall},
+    {.id = "deepep", .by_member = 1, .rounds = 1, .sent = sent_deepep},
+    {.id = "hier", .by_member = 1, .rounds = 2, .sent = sent_hier},
 };
 const int n_group_kinds = sizeof group_kinds / sizeof group_kinds[0];
 
