@@ -70,6 +70,7 @@ static moe_status save_rank(void *arg, uint32_t rank, const moe_bootstrap *boots
     trainer *t = NULL;
     moe_status status = session_trainer(job->s, &job->s->trainer, bootstrap, &t, err);
     if (!status) status = hf_save(t, job->dir, &job->options, err);
+    if (status && t) trainer_abort(t, err->msg);
     trainer_destroy(t);
     return status;
 }

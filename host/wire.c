@@ -15,6 +15,7 @@
 #include "launch.h"
 #include "options.h"
 #include "progress.h"
+#include "stop.h"
 #include "wire_impl.h"
 
 enum { MAX_THREAD_RANKS = 1024 };
@@ -251,6 +252,7 @@ static int wire_mesh(session *s, const recipe *r, const wire_options *o, err_lis
                    etp = (uint32_t)recipe_int(r, "parallel", "etp");
     t->mesh = (mesh_cfg){s->ranks, tp, 1, (uint32_t)recipe_int(r, "parallel", "dp"), 1, etp, ep};
     t->node_size = (uint32_t)recipe_int(r, "parallel", "node_size");
+    t->timeout = recipe_float(r, "comm", "timeout");
     for (size_t i = 0; i < sizeof later / sizeof later[0]; i++) {
         const recipe_value *v = recipe_get(r, "parallel", later[i]);
         if (v->v.i == 1) continue;
@@ -458,9 +460,11 @@ moe_status session_trainer(const session *s, const trainer_cfg *cfg, const moe_b
     with.rank = bootstrap->rank;
     with.world = bootstrap->world;
     with.bootstrap = bootstrap;
+    trainer_cfg own = *cfg;
+    own.on_stuck = stop_give_up;
     moe_status status = compare_texts(bootstrap, "plugins and data", s->loaded, err);
     if (!status) status = compare_texts(bootstrap, "recipe", s->resolved, err);
-    return status ? status : trainer_create(out, cfg, &with, err);
+    return status ? status : trainer_create(out, &own, &with, err);
 }
 
 moe_status session_run(const session *s, ranks_fn fn, void *arg, moe_err *err) {

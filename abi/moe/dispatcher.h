@@ -79,6 +79,7 @@ typedef struct moe_move_args {
     /* [1] host memory of the device, or NULL: the bytes of payload (planes and scalars) that this rank gives to other
      * ranks in this movement are added. Written in stream order. */
     uint64_t *sent;
+    uint64_t *sent_far; /* [1] alike, or NULL: of these, the bytes to ranks on other nodes (cfg.node_size) */
 } moe_move_args;
 
 typedef struct moe_dispatcher_v0 {

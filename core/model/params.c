@@ -1,4 +1,4 @@
-/* The table, its layout and its memory. Pieces of parameters: pieces.c. */
+/* The table, its layout and its memory. Pieces of parameters: pieces.c; buckets and slices: slices.c. */
 #include "model/params.h"
 
 #include <moe/options.h>
@@ -30,6 +30,7 @@ int64_t params_add(params *p, const param *entry) {
     }
     param *e = &p->at[p->n];
     *e = *entry;
+    e->order = (int32_t)p->n;
     for (int i = e->ndim; i < 4; i++) e->shape[i] = 1;
     if (!e->whole[0]) memcpy(e->whole, e->shape, sizeof e->whole);
     for (int i = e->ndim; i < 4; i++) e->whole[i] = 1;
@@ -57,6 +58,10 @@ static void sort_entries(params *p) {
     }
 }
 
+static int64_t round_up(int64_t n, int64_t align) {
+    return (n + align - 1) / align * align;
+}
+
 void params_layout(params *p, int32_t weight_dtype) {
     sort_entries(p);
     p->weight_dtype = weight_dtype;
@@ -65,11 +70,13 @@ void params_layout(params *p, int32_t weight_dtype) {
     for (int kind = 0; kind < PARAM_CLASSES; kind++) {
         p->begin[kind] = offset;
         for (int over = 0; over < PARAM_REDUCES; over++) {
+            int64_t align = PARAM_ALIGN * (int64_t)(p->members[over] ? p->members[over] : 1);
             p->range[kind][over] = offset;
             for (; i < p->n && rank_of(&p->at[i]) == kind * PARAM_REDUCES + over; i++) {
                 p->at[i].offset = offset;
-                offset += (p->at[i].count + PARAM_ALIGN - 1) / PARAM_ALIGN * PARAM_ALIGN;
+                offset += round_up(p->at[i].count, PARAM_ALIGN);
             }
+            offset = p->range[kind][over] + round_up(offset - p->range[kind][over], align);
         }
         p->range[kind][PARAM_REDUCES] = offset;
     }
@@ -86,13 +93,22 @@ int64_t params_find(const params *p, const char *name) {
 static uint64_t flat_bytes(const params *p) {
     return (uint64_t)p->begin[PARAM_CLASSES] * sizeof(float);
 }
+static uint64_t arena_bytes(const params *p, int arena) {
+    int64_t n = 0;
+    for (int kind = 0; kind < PARAM_CLASSES; kind++)
+        n += params_own_only(p, (param_arena)arena, (param_class)kind) ? p->slices[kind + 1] - p->slices[kind]
+                                                                       : p->begin[kind + 1] - p->begin[kind];
+    return (uint64_t)n * sizeof(float);
+}
 static uint64_t copy_bytes(const params *p) {
     return p->weight_dtype == MOE_BF16 ? (uint64_t)p->begin[PARAM_LINEAR + 1] * sizeof(uint16_t) : 0;
 }
 
 /* 1 for weights, 2 with gradients, 4 with moments: the first so many of master, grad, m, v. */
 uint64_t params_bytes(const params *p, int arenas) {
-    return flat_bytes(p) * (uint64_t)arenas + copy_bytes(p);
+    uint64_t bytes = copy_bytes(p);
+    for (int i = 0; i < arenas; i++) bytes += arena_bytes(p, i);
+    return bytes;
 }
 
 uint64_t params_weight_bytes(const params *p) {
@@ -104,15 +120,16 @@ moe_status params_alloc(params *p, int arenas, const moe_device_v0 *device, void
     void **flat[] = {(void **)&p->master, (void **)&p->grad, (void **)&p->m, (void **)&p->v};
     moe_status status = MOE_OK;
     for (int i = 0; i < arenas && !status; i++)
-        status = device->alloc(self, MOE_SPACE_DEVICE, flat_bytes(p), flat[i], err);
+        status = device->alloc(self, MOE_SPACE_DEVICE, arena_bytes(p, i), flat[i], err);
     if (!status && copy_bytes(p)) status = device->alloc(self, MOE_SPACE_DEVICE, copy_bytes(p), (void **)&p->copy, err);
     return status;
 }
 
 void params_free(params *p, const moe_device_v0 *device, void *self) {
     void *arenas[] = {p->master, p->grad, p->m, p->v};
-    for (int i = 0; i < 4; i++) device->free(self, MOE_SPACE_DEVICE, arenas[i], flat_bytes(p));
+    for (int i = 0; i < 4; i++) device->free(self, MOE_SPACE_DEVICE, arenas[i], arena_bytes(p, i));
     device->free(self, MOE_SPACE_DEVICE, p->copy, copy_bytes(p));
+    free(p->buckets);
     free(p->at);
     *p = (params){0};
 }

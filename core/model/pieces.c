@@ -6,26 +6,33 @@
 
 #include "model/params.h"
 
+/* An entry that was never in a table is not cut. */
+static const int64_t *whole_of(const param *p) {
+    return p->whole[0] ? p->whole : p->shape;
+}
+
 int64_t param_pieces(const param *p) {
-    return p->experts ? p->experts : 1;
+    return p->experts ? whole_of(p)[0] : 1;
 }
 
 void param_piece_at(const param *p, int64_t index, param_piece *out) {
     int lead = p->experts ? 1 : 0, n = 0;
-    const int64_t *whole = p->whole[0] ? p->whole : p->shape; /* an entry that was never in a table: not cut */
-    *out = (param_piece){.ndim = p->ndim - lead, .whole = 1, .count = p->count / param_pieces(p)};
-    for (int i = 0; i < 4; i++) out->shape[i] = i < out->ndim ? whole[i + lead] : 1;
+    int64_t own = index - p->first_expert; /* among this rank's experts */
+    *out = (param_piece){.ndim = p->ndim - lead, .whole = 1};
+    for (int i = 0; i < 4; i++) out->shape[i] = i < out->ndim ? whole_of(p)[i + lead] : 1;
     for (int i = 0; i < out->ndim; i++) out->whole *= out->shape[i];
     for (int i = 0; i < PARAM_CUTS; i++) {
         if (p->cut[i].parts <= 1 || p->cut[i].dim < lead) continue;
         out->cut[n] = p->cut[i];
         out->cut[n++].dim -= lead;
     }
-    out->offset = p->offset + index * out->count;
+    if (!lead || (own >= 0 && own < p->experts)) {
+        out->count = p->count / (lead ? p->experts : 1);
+        out->offset = p->offset + own * out->count;
+    }
     const char *last = strrchr(p->name, '.');
     if (lead && last)
-        snprintf(out->name, sizeof out->name, "%.*s.%lld%s", (int)(last - p->name), p->name,
-                 (long long)(p->first_expert + index), last);
+        snprintf(out->name, sizeof out->name, "%.*s.%lld%s", (int)(last - p->name), p->name, (long long)index, last);
     else
         snprintf(out->name, sizeof out->name, "%s", p->name);
 }
@@ -69,6 +76,7 @@ static int64_t to_whole(const param_cut *c, int64_t own) {
 /* A run is this rank's part of one section of the last dimension that is cut, with all dimensions after it. */
 int64_t param_runs(const param_piece *piece) {
     int n = count_cuts(piece);
+    if (!piece->count) return 0;
     if (!n) return 1;
     int64_t runs = piece->cut[n - 1].n_sections;
     for (int d = 0; d < piece->cut[n - 1].dim; d++) runs *= extent(piece, d);

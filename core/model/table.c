@@ -23,6 +23,7 @@ static void append(table_builder *b, const param *p) {
 /* Which part of a tensor a rank has, and with whom it sums gradients. */
 typedef struct share {
     param_reduce over;
+    int32_t idle; /* param.idle */
     param_cut cut[PARAM_CUTS];
 } share;
 
@@ -55,7 +56,7 @@ static share over_ep_etp(const table_builder *b, int32_t dim, int32_t sections) 
 /* What a parameter is beside its name; d0, d1: of the whole tensor, d1 0 = one dimension. */
 typedef struct entry {
     param_class kind;
-    share share;
+    share at;
     float std, fill;
     int64_t experts; /* > 0: before the other dimensions */
     int64_t d0, d1;
@@ -64,8 +65,9 @@ typedef struct entry {
 static void add(table_builder *b, const entry *e, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 static void add(table_builder *b, const entry *e, const char *format, ...) {
-    param p = {.kind = e->kind, .over = e->share.over, .std = e->std, .fill = e->fill, .experts = e->experts};
-    memcpy(p.cut, e->share.cut, sizeof p.cut);
+    param p = {.kind = e->kind, .over = e->at.over, .std = e->std, .fill = e->fill, .experts = e->experts};
+    memcpy(p.cut, e->at.cut, sizeof p.cut);
+    p.idle = e->at.idle;
     va_list ap;
     va_start(ap, format);
     vsnprintf(p.name, sizeof p.name, format, ap);
@@ -156,8 +158,10 @@ static void add_experts(table_builder *b, uint32_t l) {
     add(b, &(entry){PARAM_LINEAR, over_ep_etp(b, 1, 2), c->init_std, 0, E, 2 * f, h}, "layers.%u.experts.w1", l);
     add(b, &(entry){PARAM_LINEAR, over_ep_etp(b, 2, 1), out_std(c), 0, E, h, f}, "layers.%u.experts.w2", l);
     if (c->expert_biases) {
+        share b2 = over_ep(b);
+        b2.idle = b->m->split.etp_rank > 0;
         add(b, &(entry){PARAM_VECTOR, over_ep_etp(b, 1, 2), 0, 0, E, 2 * f, 0}, "layers.%u.experts.b1", l);
-        add(b, &(entry){PARAM_VECTOR, over_ep(b), 0, 0, E, h, 0}, "layers.%u.experts.b2", l);
+        add(b, &(entry){PARAM_VECTOR, b2, 0, 0, E, h, 0}, "layers.%u.experts.b2", l);
     }
     if (!c->shared_ffn) return;
     add_mlp(b, l, "shared.w1", "shared.w2", c->shared_ffn);
@@ -202,6 +206,11 @@ moe_status model_build_table(model *m, moe_err *err) {
     add(&b, &(entry){PARAM_VECTOR, replicated(), 0, 1, 0, c->hidden, 0}, "final_norm");
     if (!c->tied) add(&b, &vocabulary, "head");
     if (b.status) return b.status;
+    for (int over = 0; over < PARAM_REDUCES; over++) {
+        mesh_axis axis = model_reduce_axis((param_reduce)over);
+        m->params.members[over] = m->place.mesh->degree[axis];
+        m->params.index[over] = mesh_coord(m->place.mesh, axis, m->place.rank);
+    }
     params_layout(&m->params, m->parts->precision_needs.weight_dtype);
     m->embed = params_find(&m->params, "embed");
     m->final_norm = params_find(&m->params, "final_norm");

@@ -80,7 +80,6 @@ static moe_status make_programs(trainer *t, moe_err *err) {
     const step_cfg cfg = {.model = t->model,
                           .optimizer = t->cfg.optimizer,
                           .n_micro = t->n_micro,
-                          .memory_limit = t->cfg.memory_limit,
                           .ignore_aux = t->cfg.ignore_aux,
                           .no_update = t->cfg.no_update,
                           .staging = &t->staging};
@@ -135,9 +134,13 @@ moe_status trainer_create(trainer **out, const trainer_cfg *cfg, const parts_cfg
     if (!status) status = watch_start(t, with, err);
     if (!status) status = start_parts(t, with, err);
     const model_place place = {&t->mesh, with->rank, cfg->node_size, &t->groups};
-    if (!status)
-        status =
-            model_create(&t->model, &cfg->model, &place, t->parts, cfg->plan_only ? PARAMS_NONE : arenas_of(cfg), err);
+    const int train = cfg->programs & TRAINER_TRAIN;
+    const model_use use = {.arenas = arenas_of(cfg),
+                           .distributed = train && cfg->optimizer.distributed,
+                           .plan_only = cfg->plan_only,
+                           .n_micro = train ? t->n_micro : 0,
+                           .memory_limit = cfg->memory_limit};
+    if (!status) status = model_create(&t->model, &cfg->model, &place, t->parts, &use, err);
     if (!status) status = staging_make(t, err);
     if (!status) status = make_programs(t, err);
     watchdog_enter(t->dog, "the comparison of the communication calls");

@@ -243,7 +243,7 @@
     SIZE(moe_plane, 96) \
     AT(moe_plane, token_order, 0, 48) \
     AT(moe_plane, expert_order, 48, 48) \
-    SIZE(moe_move_args, 80) \
+    SIZE(moe_move_args, 88) \
     AT(moe_move_args, size, 0, 4) \
     AT(moe_move_args, n_planes, 4, 4) \
     AT(moe_move_args, direction, 8, 4) \
@@ -256,6 +256,7 @@
     AT(moe_move_args, slot_scalar, 56, 8) \
     AT(moe_move_args, row_scalar, 64, 8) \
     AT(moe_move_args, sent, 72, 8) \
+    AT(moe_move_args, sent_far, 80, 8) \
     SIZE(moe_dispatcher_v0, 72) \
     AT(moe_dispatcher_v0, size, 0, 4) \
     AT(moe_dispatcher_v0, reserved, 4, 4) \
@@ -335,6 +336,11 @@
     SIZE(moe_copy_attr, 8) \
     AT(moe_copy_attr, size, 0, 4) \
     AT(moe_copy_attr, streaming, 4, 4) \
+    SIZE(moe_vocabulary_attr, 24) \
+    AT(moe_vocabulary_attr, size, 0, 4) \
+    AT(moe_vocabulary_attr, reserved, 4, 4) \
+    AT(moe_vocabulary_attr, first, 8, 8) \
+    AT(moe_vocabulary_attr, whole, 16, 8) \
     SIZE(moe_fma_attr, 16) \
     AT(moe_fma_attr, size, 0, 4) \
     AT(moe_fma_attr, rounds, 4, 4) \
