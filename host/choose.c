@@ -41,7 +41,7 @@ static moe_status measure_rank(void *arg, uint32_t rank, const moe_bootstrap *bo
     watchdog_attach(dog, p->comm, p->comm_self, NULL, NULL);
     status = mesh_groups_open(&groups, &s->mesh, rank, p->comm, p->comm_self, err);
     if (!status) status = dispatch_measure(p, &groups, &rates, err);
-    if (!status && rank == bootstrap->rank && mesh_coord(&s->mesh, MESH_WORLD, rank) == 0) {
+    if (!status && session_keeps(s, rank)) {
         c->rates = rates;
         c->element = p->precision_needs.act_dtype == MOE_F32 ? 4 : 2;
     }
@@ -74,7 +74,7 @@ moe_status choose_dispatcher(const session *s, const char *resumed, const char *
     const char *before = resumed ? chosen_before(resumed) : NULL;
     if (before) return *id = before, MOE_OK;
     choice c = {.s = s, .element = 4};
-    moe_status status = ranks_run(s->ranks, measure_rank, &c, err);
+    moe_status status = session_run(s, measure_rank, &c, err);
     const dispatch_load load = {.ep = degree[MESH_EP],
                                 .etp = degree[MESH_ETP],
                                 .node_size = s->trainer.node_size,
