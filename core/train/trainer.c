@@ -125,8 +125,7 @@ static moe_status start_parts(trainer *t, const parts_cfg *with, moe_err *err) {
     exec_lanes_init(&t->lanes, t->parts->device, t->parts->device_self, t->parts->cfg.rank);
     watchdog_attach(t->dog, t->parts->comm, t->parts->comm_self, &t->lanes, NULL);
     watchdog_enter(t->dog, "the making of the groups");
-    if (!t->cfg.plan_only)
-        status = mesh_groups_open(&t->groups, &t->mesh, with->rank, t->parts->comm, t->parts->comm_self, err);
+    status = mesh_groups_open(&t->groups, &t->mesh, with->rank, t->parts->comm, t->parts->comm_self, err);
     watchdog_leave(t->dog);
     return status ? status : watch_groups(t, err);
 }
