@@ -102,8 +102,14 @@ static const command_option probe_options[] = {
     {"layer", "N", "int 0..1023", false, NULL, "router, dispatcher: layer it is made for; default 0"},
     {"experts", "N", "int 1..1000000", false, NULL,
      "E; default: router: of logits; dispatcher: largest id + 1, at least k"},
-    {"ep", "N", "int 1..64", false, NULL, "dispatcher: neighbouring ranks that share the experts; default: --ranks"},
+    {"ep", "N", "int 1..64", false, NULL, "dispatcher: ranks that share the experts; default: --ranks / --etp"},
+    {"etp", "N", "int 1..64", false, NULL, "dispatcher: neighbouring ranks that share each expert; default 1"},
     {"row-align", "N", "int 1..65536", false, NULL, "dispatcher: rows of an expert begin at multiples; default 1"},
+    {"min-rows", "N", "int 0..1000000000", false, NULL, "dispatcher: rows of every expert at least; default 0"},
+    {"recv-rows", "N", "int 0..1000000000000", false, NULL,
+     "dispatcher: rows of a rank at most; default 0: what the worst routing gives"},
+    {"overflow", "WORD", "enum stop|drop", false, NULL, "dispatcher: what more rows than --recv-rows do; default stop"},
+    {"node-size", "N", "int 0..64", false, NULL, "dispatcher: neighbouring ranks of one node; default 0: all"},
     {"layers", "N", "int 1..64", false, NULL, "scheduler: layers of the step; default 2"},
     {"microbatches", "N", "int 1..1024", false, NULL, "scheduler: microbatches of the step; default 2"},
 };
@@ -125,7 +131,8 @@ static const char probe_more[] =
     "dispatcher  in   rank.R.hidden [T,h], rank.R.expert_ids [T,k] (-1 = none), rank.R.weights [T,k] of each rank\n"
     "            out  rank.R.rows [N,h] as they came, in order of the local experts; rank.R.counts [G] I64 rows of "
     "each;\n"
-    "                 rank.R.combined [T,h] through identity experts: the sum over slots of weight * hidden\n"
+    "                 rank.R.combined [T,h] through identity experts: the sum over slots of weight * hidden;\n"
+    "                 rank.R.sent [2] I64 bytes that the rank gave to others, out and back\n"
     "scheduler   out  JSON: the nodes of a small step with unit costs, the order of each rank and lane, the simulated\n"
     "                 timeline. --ranks N: data parallel ranks\n";
 static const char plugins_more[] =

@@ -33,7 +33,6 @@ typedef struct allgather {
  *   me->row_slot [max_rows]          slot of a row, -1 in padding */
 typedef struct gathered {
     int64_t mine, all, most; /* tokens of this member, of all, of the largest */
-    int64_t total[2];        /* {0, rows in expert order}, as the row operations read them */
 } gathered;
 static inline int64_t *gathered_array(const void *handle, uint64_t at) {
     return (int64_t *)((char *)(uintptr_t)handle + at);

@@ -58,8 +58,6 @@ static void count_tokens(const allgather *me, const plan *p, gathered *g) {
         g->most = disp_max(g->most, tokens[m]);
     }
     g->mine = tokens[me->d.me];
-    g->total[0] = 0;
-    g->total[1] = plan_offsets(&me->d, p, me->d.ep_rank)[me->d.groups];
 }
 
 moe_status allgather_gather(const allgather *me, const gathered *g, void *group, void *stream, const void *in,

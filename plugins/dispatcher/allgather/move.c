@@ -25,7 +25,8 @@ static int64_t width(const staging *s, uint32_t plane) {
 static moe_status stage(const allgather *me, const moe_move_args *args, staging *s, moe_err *err) {
     const disp *d = &me->d;
     *s = (staging){.me = me, .args = args, .g = args->handle, .with = disp_present(args->slot_scalar)};
-    const moe_status status = disp_check_move(d, args, s->g->mine, err);
+    moe_status status = disp_check_move(d, args, s->g->mine, err);
+    if (status == MOE_OK) status = disp_check_staged(d, args, err);
     if (status != MOE_OK) return status;
     const int out = args->direction == MOE_DISPATCH;
     const int64_t rows = out ? s->g->all : (int64_t)d->members * s->g->most, k = d->top_k;
@@ -113,8 +114,8 @@ static moe_status keep_rows(const staging *s, uint32_t i, moe_err *err) {
                           .n = y->shape[0],
                           .width = y->shape[1],
                           .dtype = y->dtype};
-    return disp_permute(&me->d, &me->ops, s->args->stream, &from, me->d.top_k, array(s, me->row_slot), s->g->total, &to,
-                        at(s, me->ops_workspace), err);
+    return disp_permute(&me->d, &me->ops, s->args->stream, &from, me->d.top_k, array(s, me->row_slot), s->args->rows,
+                        &to, at(s, me->ops_workspace), err);
 }
 
 moe_status allgather_unpack(const void *self, const moe_move_args *args, moe_err *err) {

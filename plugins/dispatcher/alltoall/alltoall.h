@@ -31,7 +31,7 @@ typedef struct alltoall {
 /* The handle of a (layer, microbatch): this at 0, the arrays behind it. */
 typedef struct routes {
     int64_t tokens, staged_out, staged_back; /* staged rows of the two directions */
-    int64_t sent[2], landed[2], total[2];    /* {0, rows}, as the row operations read them; total: in expert order */
+    int64_t sent[2], landed[2];              /* {0, rows}, as the row operations read them */
     int64_t own_sent, own_landed, own_rows;  /* what a member gives itself: first row of each order, and their number */
 } routes;
 static inline int64_t *routes_array(const void *handle, uint64_t at) {

@@ -78,8 +78,6 @@ static void map_landed(const alltoall *me, const plan *p, void *handle) {
             }
         }
     r->staged_out = other;
-    r->total[0] = 0;
-    r->total[1] = offsets[d->groups];
     for (uint32_t g = 0; g < d->groups; g++) { /* the last member's rows end where padding begins */
         const uint32_t last = d->members - 1, e = d->first + g;
         for (int64_t row = plan_first(d, p, last, e) + plan_kept(d, p, last, e); row < offsets[g + 1]; row++)

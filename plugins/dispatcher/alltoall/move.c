@@ -18,7 +18,8 @@ static void *at(const staging *s, uint64_t bytes) {
 static moe_status stage(const alltoall *me, const moe_move_args *args, staging *s, moe_err *err) {
     const disp *d = &me->d;
     *s = (staging){.me = me, .args = args, .r = args->handle};
-    const moe_status status = disp_check_move(d, args, s->r->tokens, err);
+    moe_status status = disp_check_move(d, args, s->r->tokens, err);
+    if (status == MOE_OK) status = disp_check_staged(d, args, err);
     if (status != MOE_OK) return status;
     s->rows = args->direction == MOE_DISPATCH ? s->r->staged_out : s->r->staged_back;
     uint64_t end = me->rows;
@@ -58,12 +59,14 @@ moe_status alltoall_pack(const void *self, const moe_move_args *args, moe_err *e
         const moe_plane *p = &args->planes[i];
         if (args->direction == MOE_DISPATCH) {
             const disp_rows x = of_plane(i, &p->token_order, args->slot_scalar), y = staged(&s, i, s.r->sent[1]);
+            const moe_rows rows = disp_run(s.r->sent, y.n);
             status = disp_permute(&me->d, &me->ops, args->stream, &x, me->d.top_k, routes_array(s.r, me->sent_slot),
-                                  s.r->sent, &y, workspace, err);
+                                  &rows, &y, workspace, err);
         } else {
             const disp_rows x = of_plane(i, &p->expert_order, args->row_scalar), y = staged(&s, i, s.r->landed[1]);
-            status = disp_permute(&me->d, &me->ops, args->stream, &x, 1, routes_array(s.r, me->landed_row), s.r->landed,
-                                  &y, workspace, err);
+            const moe_rows rows = disp_run(s.r->landed, y.n);
+            status = disp_permute(&me->d, &me->ops, args->stream, &x, 1, routes_array(s.r, me->landed_row), &rows, &y,
+                                  workspace, err);
         }
     }
     return disp_end_all(&me->d, status, err);
@@ -138,13 +141,13 @@ moe_status alltoall_unpack(const void *self, const moe_move_args *args, moe_err 
         const disp_rows x = staged(&s, i, s.rows);
         if (args->direction == MOE_DISPATCH) {
             const disp_rows y = of_plane(i, &p->expert_order, args->row_scalar);
-            status = disp_permute(&me->d, &me->ops, args->stream, &x, 1, routes_array(s.r, me->row_from), s.r->total,
+            status = disp_permute(&me->d, &me->ops, args->stream, &x, 1, routes_array(s.r, me->row_from), args->rows,
                                   &y, workspace, err);
         } else {
             disp_rows y = of_plane(i, &p->token_order, args->slot_scalar);
             if (y.scalars && etp > 1) y.scalars = at(&s, s.slots);
             status = disp_unpermute(&me->d, &me->ops, args->stream, &x, me->d.top_k * etp,
-                                    routes_array(s.r, me->slot_at), &y, workspace, err);
+                                    routes_array(s.r, me->slot_at), NULL, &y, workspace, err);
         }
     }
     if (status == MOE_OK && args->direction == MOE_COMBINE && etp > 1 && disp_present(args->slot_scalar))

@@ -51,9 +51,11 @@ uint64_t disp_place(const disp *d, uint64_t *end, uint64_t bytes);
 
 /* MOE_E_ARG with the names, values and shapes that do not fit. */
 moe_status disp_check_layout(const disp *d, const moe_layout_args *args, moe_err *err);
-/* Planes: at most DISP_PLANES, F32 or BF16, both sides alike, together at most disp_row_elements a row, of `tokens`
- * tokens (what layout saw). Scalars travel with planes only. */
+/* Planes are F32 or BF16, both sides alike, of `tokens` tokens (what layout saw; -1: not known, at most max_tokens).
+ * Scalars travel with planes only. */
 moe_status disp_check_move(const disp *d, const moe_move_args *args, int64_t tokens, moe_err *err);
+/* Rows that are staged in the workspace: at most DISP_PLANES planes, of at most disp_row_elements a row together. */
+moe_status disp_check_staged(const disp *d, const moe_move_args *args, moe_err *err);
 
 /* `needs` knows no planes, so workspace is made for these: elements of one row of all planes at most. */
 enum { DISP_PLANES = 8, DISP_EXTRA_ELEMENTS = 16 };

@@ -51,21 +51,17 @@ static moe_status check_plane(const disp *d, const moe_move_args *args, uint32_t
         return moe_fail(err, MOE_E_UNSUPPORTED, "layer %u: plane %u has dtype %d; %s moves rows of F32 and BF16",
                         d->layer, i, x->dtype, d->name);
     if (x->shape[0] != tokens)
-        return moe_fail(err, MOE_E_ARG, "layer %u: plane %u has %" PRId64 " tokens, layout had %" PRId64, d->layer, i,
+        return moe_fail(err, MOE_E_ARG, "layer %u: plane %u has %" PRId64 " tokens, expected %" PRId64, d->layer, i,
                         x->shape[0], tokens);
     return MOE_OK;
 }
 
-static moe_status check_planes(const disp *d, const moe_move_args *args, int64_t tokens, moe_err *err) {
+moe_status disp_check_staged(const disp *d, const moe_move_args *args, moe_err *err) {
     int64_t elements = 0;
     if (args->n_planes > DISP_PLANES)
         return moe_fail(err, MOE_E_UNSUPPORTED, "layer %u: %u planes; %s moves %d at most", d->layer, args->n_planes,
                         d->name, DISP_PLANES);
-    for (uint32_t i = 0; i < args->n_planes; i++) {
-        const moe_status s = check_plane(d, args, i, tokens, err);
-        if (s != MOE_OK) return s;
-        elements += args->planes[i].token_order.shape[1];
-    }
+    for (uint32_t i = 0; i < args->n_planes; i++) elements += args->planes[i].token_order.shape[1];
     if (elements <= disp_row_elements(d)) return MOE_OK;
     return moe_fail(err, MOE_E_ARG,
                     "layer %u: %u planes of %" PRId64 " elements a row; the workspace is made for hidden %" PRId64
@@ -76,7 +72,9 @@ static moe_status check_planes(const disp *d, const moe_move_args *args, int64_t
 moe_status disp_check_move(const disp *d, const moe_move_args *args, int64_t tokens, moe_err *err) {
     const int scalars = disp_present(args->slot_scalar), rows = disp_present(args->row_scalar);
     moe_status s = check_rows(d, args->rows, err);
-    if (s == MOE_OK) s = check_planes(d, args, tokens, err);
+    if (tokens < 0 && args->n_planes > 0) tokens = args->planes[0].token_order.shape[0];
+    if (s == MOE_OK && args->n_planes > 0) s = check_tokens(d, tokens, err);
+    for (uint32_t i = 0; i < args->n_planes && s == MOE_OK; i++) s = check_plane(d, args, i, tokens, err);
     if (s != MOE_OK) return s;
     if (scalars != rows)
         return moe_fail(err, MOE_E_ARG, "layer %u: %s without %s", d->layer, scalars ? "slot_scalar" : "row_scalar",

@@ -67,7 +67,6 @@ static moe_status ask_moves(const disp *d, disp_ops *ops, int32_t dtype, int64_t
     if (s != MOE_OK) return s;
     args.in = in_u;
     args.out = out_u;
-    args.rows = NULL;
     return ask(d, ops, ops->unpermute, &args, err);
 }
 
@@ -87,10 +86,8 @@ static moe_tensor scalars_of(const disp_rows *x, int64_t k) {
 }
 
 moe_status disp_permute(const disp *d, const disp_ops *ops, void *stream, const disp_rows *x, int64_t k,
-                        const int64_t *map, const int64_t *total, const disp_rows *y, void *workspace, moe_err *err) {
+                        const int64_t *map, const moe_rows *rows, const disp_rows *y, void *workspace, moe_err *err) {
     const moe_permute_attr attr = {.size = sizeof attr, .k = (uint32_t)k};
-    const moe_rows rows = {
-        .size = sizeof rows, .groups = 1, .max = y->n, .dev_offsets = total, .dev_counts = total + 1, .host_total = -1};
     const moe_tensor in[] = {plane_of(x), tensor((void *)(uintptr_t)map, MOE_I64, 1, y->n, 1), scalars_of(x, k)};
     const moe_tensor out[] = {plane_of(y), scalars_of(y, 0)};
     const moe_op_args args = {.size = sizeof args,
@@ -100,13 +97,13 @@ moe_status disp_permute(const disp *d, const disp_ops *ops, void *stream, const 
                               .in = in,
                               .out = out,
                               .attr = &attr,
-                              .rows = &rows,
+                              .rows = rows,
                               .workspace = workspace};
     return ops->permute->forward(d->dev, &args, err);
 }
 
 moe_status disp_unpermute(const disp *d, const disp_ops *ops, void *stream, const disp_rows *y, int64_t k,
-                          const int64_t *map, const disp_rows *x, void *workspace, moe_err *err) {
+                          const int64_t *map, const moe_rows *rows, const disp_rows *x, void *workspace, moe_err *err) {
     const moe_permute_attr attr = {.size = sizeof attr, .k = (uint32_t)k};
     const moe_tensor in[] = {plane_of(y), tensor((void *)(uintptr_t)map, MOE_I64, 2, x->n, k), scalars_of(y, 0)};
     const moe_tensor out[] = {plane_of(x), scalars_of(x, k)};
@@ -117,6 +114,7 @@ moe_status disp_unpermute(const disp *d, const disp_ops *ops, void *stream, cons
                               .in = in,
                               .out = out,
                               .attr = &attr,
+                              .rows = rows,
                               .workspace = workspace};
     return ops->unpermute->forward(d->dev, &args, err);
 }

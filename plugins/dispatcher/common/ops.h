@@ -26,11 +26,22 @@ moe_status disp_ops_ask_sort(const disp *d, disp_ops *ops, const moe_expert_rows
  * unpermute back, F32 or BF16 (a device may have one of them only). */
 moe_status disp_ops_ask_moves(const disp *d, disp_ops *ops, int64_t from, int64_t to, int64_t k, moe_err *err);
 
-/* y[r] = x[map[r] / k] for r below total[0], zero where map[r] is -1; y.scalars[r] = x.scalars[map[r]] [x.n, k].
- * total: device memory [2], {0, rows}. */
+/* y[r] = x[map[r] / k] for the rows below rows->dev_offsets[groups], zero where map[r] is -1; y.scalars[r] =
+ * x.scalars[map[r]], [x.n, k]. map [y.n]: slots. */
 moe_status disp_permute(const disp *d, const disp_ops *ops, void *stream, const disp_rows *x, int64_t k,
-                        const int64_t *map, const int64_t *total, const disp_rows *y, void *workspace, moe_err *err);
-/* x[t] = sum over j in order of y[map[t,j]], map [x.n, k], -1 adds nothing; x.scalars [x.n, k]. FP32, rounded once. */
+                        const int64_t *map, const moe_rows *rows, const disp_rows *y, void *workspace, moe_err *err);
+/* x[t] = sum over j in order of y[map[t,j]], map [x.n, k], -1 adds nothing; FP32, rounded once. x.scalars[t,j] =
+ * y.scalars[map[t,j]], 0 for -1. rows: of y; NULL: all of them. */
 moe_status disp_unpermute(const disp *d, const disp_ops *ops, void *stream, const disp_rows *y, int64_t k,
-                          const int64_t *map, const disp_rows *x, void *workspace, moe_err *err);
+                          const int64_t *map, const moe_rows *rows, const disp_rows *x, void *workspace, moe_err *err);
+
+/* Rows in one run: total is {0, rows} in device memory. */
+static inline moe_rows disp_run(const int64_t *total, int64_t max) {
+    return (moe_rows){.size = sizeof(moe_rows),
+                      .groups = 1,
+                      .max = max,
+                      .dev_offsets = total,
+                      .dev_counts = total + 1,
+                      .host_total = -1};
+}
 #endif

@@ -53,7 +53,7 @@ static group_shape shape_of(size_t m, int single) {
 /* A limit of exactly what is needed changes nothing; one row less stops all ranks with the numbers, or drops. */
 static void run_limit(int kind, const group_shape *s, int64_t less, int32_t overflow) {
     group_case c;
-    group_open(&c, id_of(kind), s, DEVICE_CPU);
+    group_open(&c, id_of(kind), s, less % 5 == 0 ? DEVICE_CPU : DEVICE_PLAIN);
     group_fill_with(&c, skewed);
     const int64_t all = needed(&c);
     const int64_t least = c.groups * ((s->min_rows + c.s.align - 1) / c.s.align * c.s.align);
@@ -99,7 +99,7 @@ START_TEST(recv_rows_that_drop_nearly_all) {
             const int64_t least = 8 / s.ep * ((s.min_rows + s.align - 1) / s.align * s.align);
             s.overflow = MOE_OVERFLOW_DROP;
             s.recv_rows = least + rows;
-            group_try(id_of(_i), &s, DEVICE_CPU, skewed);
+            group_try(id_of(_i), &s, rows == 13 ? DEVICE_CPU : DEVICE_PLAIN, skewed);
             s.dtype = MOE_BF16;
             group_try(id_of(_i), &s, DEVICE_PLAIN, turn);
         }

@@ -9,6 +9,10 @@ static const char *id_of(int i) {
 static int device_of(int i) {
     return i / n_group_kinds;
 }
+/* Opening device/cpu on every rank takes the most of a test: there, only some of what the plain device runs. */
+static int skips(int i, size_t n) {
+    return device_of(i) == DEVICE_CPU && n % 4;
+}
 /* Dispatchers that have no group run the same shapes on one rank each. */
 static int alone(int i) {
     return group_kinds[i % n_group_kinds].one_rank;
@@ -82,6 +86,7 @@ START_TEST(C048_seven_patterns_are_exact_and_equal) {
     static group_fill *const patterns[] = {balanced, hot_expert, hot_rank, ragged, zero_load, moving_hot, burst};
     for (size_t p = 0; p < sizeof patterns / sizeof patterns[0]; p++)
         for (size_t m = 0; m < N_MESHES; m++) {
+            if (skips(_i, m + p)) continue;
             const group_shape s = {.k = 3,
                                    .experts = 8,
                                    .hidden = 13,
@@ -95,7 +100,7 @@ END_TEST
 
 START_TEST(random_shapes) {
     uint64_t x = 99 + (uint64_t)_i;
-    for (int i = 0; i < 40; i++) {
+    for (int i = 0; i < (device_of(_i) == DEVICE_CPU ? 12 : 40); i++) {
         group_shape s = on_mesh((group_shape){.hidden = 1 + group_roll(&x, 40)}, group_roll(&x, N_MESHES), alone(_i));
         s.align = 1 + group_roll(&x, 17);
         s.experts = s.ep * (1 + group_roll(&x, 4));
@@ -306,6 +311,7 @@ static void all_experts(group_case *c, uint32_t rank, int64_t t, int32_t *ids) {
 }
 START_TEST(few_tokens_many_ranks_all_experts_one_expert_each) {
     for (size_t m = 0; m < N_MESHES; m++) {
+        if (skips(_i, m)) continue;
         const group_shape mesh = on_mesh((group_shape){.hidden = 4, .align = 4}, m, alone(_i));
         group_shape s = mesh; /* k = E */
         s.k = s.experts = 2 * s.ep;
