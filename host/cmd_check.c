@@ -25,6 +25,7 @@ static moe_status check_rank(void *arg, uint32_t rank, const moe_bootstrap *boot
         printf("data: %" PRId64 " training windows of %" PRId64 " tokens, %" PRId64 " for validation\n",
                data_count_windows(s->data, DATA_TRAIN), s->trainer.model.seq, data_count_windows(s->data, DATA_VALID));
     }
+    if (status && t) trainer_abort(t, err->msg);
     trainer_destroy(t);
     return status;
 }

@@ -101,6 +101,7 @@ static moe_status declare_grads(const hf_map *map, st_writer *w, moe_err *err) {
     return status;
 }
 
+/* On all ranks, which together have the whole; w NULL: another rank writes. */
 static moe_status write_grads(const trainer *t, const hf_map *map, st_writer *w, moe_err *err) {
     moe_status status = MOE_OK;
     for (uint32_t i = 0; i < map->n && !status; i++) {
@@ -108,9 +109,19 @@ static moe_status write_grads(const trainer *t, const hf_map *map, st_writer *w,
         if (x->state_layer >= 0) continue;
         float *grad = malloc((size_t)x->count * sizeof *grad);
         status = grad ? hf_read(t, x, 1, grad, err) : moe_fail(err, MOE_E_NOMEM, "out of memory for %s", x->name);
-        if (!status) status = st_write(w, grad, (uint64_t)x->count * 4, err);
+        if (!status && w) status = st_write(w, grad, (uint64_t)x->count * 4, err);
         free(grad);
     }
+    return status;
+}
+
+/* A rank's part of rank 0's file. */
+static moe_status give_grads(const evaluation *e, const trainer *t, moe_err *err) {
+    hf_map *map = NULL;
+    if (!e->o->grads) return MOE_OK;
+    moe_status status = hf_map_of(t, &map, err);
+    if (!status) status = write_grads(t, map, NULL, err);
+    hf_map_free(map);
     return status;
 }
 
@@ -161,7 +172,8 @@ static moe_status run(void *arg, uint32_t rank, const moe_bootstrap *bootstrap, 
             trainer_dump(t, e->batch->tokens + first, e->batch->mask ? e->batch->mask + first : NULL, &values, err);
     if (!status) keep_values(e, t, &values, rank);
     if (!status) status = ranks_meet(bootstrap, err);
-    if (!status && rank == 0) status = write_file(e, t, err);
+    if (!status) status = rank ? give_grads(e, t, err) : write_file(e, t, err);
+    if (status && t) trainer_abort(t, err->msg); /* the other ranks may wait for this one */
     trainer_destroy(t);
     return status;
 }

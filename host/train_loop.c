@@ -54,19 +54,26 @@ static moe_status prune(const loop *l, moe_err *err) {
     return ckpt_prune(l->dir->path, l->s->ckpt_keep, l->s->ckpt_keep_every, err);
 }
 
-static moe_status save(loop *l, trainer *t, int64_t step, moe_err *err) {
+/* On all ranks: each gives its part of the values to rank 0, which writes. */
+static moe_status save(loop *l, trainer *t, uint32_t rank, int64_t step, moe_err *err) {
     ckpt *c = NULL;
+    if (rank) return trainer_save(t, NULL, NULL, NULL, err);
     moe_status status = ckpt_begin(l->dir->path, step, &c, err);
     if (status) return status;
     status = trainer_save(t, ckpt_path(c), add_key, c, err);
     if (!status) status = ckpt_set(c, "recipe", l->s->resolved, err);
     if (!status) status = identity_write(c, l->s, err);
     if (!status) status = metrics_sync(l->metrics, err); /* a checkpoint has the lines of its steps beside it */
-    if (!status)
-        status = ckpt_commit(c, err);
-    else
+    if (!status) status = ckpt_prepare(c, err);
+    if (status) {
         ckpt_abort(c);
-    return status ? status : prune(l, err);
+        return status;
+    }
+    stop_hold();
+    status = ckpt_commit(c, err);
+    if (!status) status = prune(l, err);
+    stop_release();
+    return status;
 }
 
 /* The keys of meta.json are the tensors of the files, as trainer_save has told them: a file of another checkpoint, or
@@ -181,10 +188,9 @@ static moe_status steps(loop *l, trainer *t, uint32_t rank, moe_err *err) {
             status = trainer_eval(t, s->eval_batches, &loss, err);
             METRICS_SET(&row, val_loss, loss);
         }
-        if (rank || status) continue;
-        status = publish(l, &row, err);
-        if (!status && (last || due(step, s->ckpt_every))) status = save(l, t, step, err);
-        if (stop) l->signal_number = stop_requested();
+        if (!rank && !status) status = publish(l, &row, err);
+        if (!status && (last || due(step, s->ckpt_every))) status = save(l, t, rank, step, err);
+        if (!rank && stop) l->signal_number = stop_requested();
     }
     return status;
 }

@@ -9,9 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "choose.h"
 #include "command.h"
 #include "options.h"
 #include "progress.h"
+#include "stop.h"
 #include "wire_impl.h"
 
 enum { MAX_THREAD_RANKS = 1024 };
@@ -37,6 +39,12 @@ int wire_exit_code(moe_status status) {
             return 1;
     }
 }
+
+/* How a command wants its session. */
+typedef struct wire_options {
+    int alone;           /* one rank, all experts on it */
+    const char *resumed; /* the resolved recipe of the run that goes on; NULL = a new one */
+} wire_options;
 
 /* ---- plugins ---- */
 /* One section: the plugin, and its options against the schema. */
@@ -122,9 +130,27 @@ done:
     return worst;
 }
 
-static int wire_parts(session *s, recipe *r, loader *l, err_list *errs) {
+/* `auto` becomes a name, once all else is in order: to choose takes a measurement by all ranks. */
+static int wire_dispatcher(session *s, recipe *r, loader *l, const char *device, const wire_options *o, int worst,
+                           err_list *errs) {
+    size_t i = index_of(r, recipe_plugin_of(r, "dispatcher"));
+    const char *id = "local";
+    moe_err err = {.size = sizeof err};
+    if (o->alone || strcmp(recipe_plugin_at(r, i)->name, "auto") == 0) {
+        moe_status status = o->alone || worst ? MOE_OK : choose_dispatcher(s, o->resumed, &id, &err);
+        if (status) {
+            err_list_add(errs, "%s: %s", recipe_plugin_at(r, i)->where, err.msg);
+            return wire_exit_code(status);
+        }
+        recipe_choose_plugin(r, i, id);
+    }
+    return wire_plugin(s, r, l, i, device, &s->parts.dispatcher, errs);
+}
+
+static int wire_parts(session *s, recipe *r, loader *l, const wire_options *o, int worst, err_list *errs) {
     parts_cfg *p = &s->parts;
-    int worst = refuse_overrides(r, errs);
+    int refused = refuse_overrides(r, errs);
+    if (refused > worst) worst = refused;
     int code = wire_kind(s, r, l, "device", NULL, &p->device, errs);
     if (code > worst) worst = code;
     if (!p->device.desc) return worst; /* all others are for a device */
@@ -138,7 +164,7 @@ static int wire_parts(session *s, recipe *r, loader *l, err_list *errs) {
         if (code > worst) worst = code;
     }
     if (s->trainer.model.experts) {
-        code = wire_kind(s, r, l, "dispatcher", device, &p->dispatcher, errs);
+        code = wire_dispatcher(s, r, l, device, o, worst, errs);
         if (code > worst) worst = code;
         code = wire_routers(s, r, l, device, errs);
         if (code > worst) worst = code;
@@ -158,11 +184,17 @@ static int check_cut(const session *s, const recipe *r, const char *key, const m
 }
 
 /* Ranks and degrees; what this version cannot run is refused where it is written. */
-static int wire_mesh(session *s, const recipe *r, err_list *errs) {
+static int wire_mesh(session *s, const recipe *r, const wire_options *o, err_list *errs) {
     static const char *const later[] = {"cp", "pp", "vpp"};
     trainer_cfg *t = &s->trainer;
     int code = 0;
+    moe_err err = {.size = sizeof err};
     s->ranks = (uint32_t)recipe_int(r, "comm", "ranks");
+    if (o->alone) {
+        s->ranks = 1;
+        t->mesh = (mesh_cfg){1, 1, 1, 1, 1, 1, 1};
+        return mesh_init(&s->mesh, &t->mesh, &err);
+    }
     if (s->ranks > MAX_THREAD_RANKS) {
         err_list_add(errs, "%s: ranks are threads of this process, at most %d", recipe_get(r, "comm", "ranks")->where,
                      MAX_THREAD_RANKS);
@@ -172,6 +204,7 @@ static int wire_mesh(session *s, const recipe *r, err_list *errs) {
                    etp = (uint32_t)recipe_int(r, "parallel", "etp");
     t->mesh = (mesh_cfg){s->ranks, tp, 1, (uint32_t)recipe_int(r, "parallel", "dp"), 1, etp, ep};
     t->node_size = (uint32_t)recipe_int(r, "parallel", "node_size");
+    t->timeout = recipe_float(r, "comm", "timeout");
     for (size_t i = 0; i < sizeof later / sizeof later[0]; i++) {
         const recipe_value *v = recipe_get(r, "parallel", later[i]);
         if (v->v.i == 1) continue;
@@ -179,7 +212,6 @@ static int wire_mesh(session *s, const recipe *r, err_list *errs) {
                      (long long)v->v.i);
         code = EXIT_CODE_USAGE;
     }
-    moe_err err = {.size = sizeof err};
     if (!code && mesh_init(&s->mesh, &t->mesh, &err)) {
         static const char *const keys[] = {"tp", "ep", "etp"};
         const char *key = "dp";
@@ -280,7 +312,7 @@ static int print_resolved(session *s, const recipe *r, err_list *errs) {
     return 1;
 }
 
-static int wire_session(session *s, recipe *r, loader *l, uint32_t programs, err_list *errs) {
+static int wire_session(session *s, recipe *r, loader *l, uint32_t programs, const wire_options *o, err_list *errs) {
     *s = (session){.recipe = s->recipe,
                    .loader = s->loader,
                    .steps = recipe_int(r, "run", "steps"),
@@ -312,9 +344,8 @@ static int wire_session(session *s, recipe *r, loader *l, uint32_t programs, err
         return 1;
     }
     s->memory->n = n;
-    int code = wire_mesh(s, r, errs);
-    int next = wire_parts(s, r, l, errs);
-    if (next > code) code = next;
+    int code = wire_mesh(s, r, o, errs);
+    code = wire_parts(s, r, l, o, code, errs);
     if (!code && (programs & (TRAINER_TRAIN | TRAINER_EVAL))) code = wire_data(s, r, errs);
     return code ? code : print_resolved(s, r, errs);
 }
@@ -327,7 +358,10 @@ int session_open(session *s, const command_args *args, uint32_t programs) {
     if (!s->recipe) return EXIT_CODE_USAGE;
     s->loader = command_loader();
     if (!s->loader) return EXIT_CODE_USAGE;
-    int code = wire_session(s, s->recipe, s->loader, programs, &errs);
+    char *resumed = command_flag(args, "resume") ? fs_join(recipe_string(s->recipe, "run", "out"), "recipe.ini") : NULL;
+    const wire_options o = {.alone = (programs & SESSION_ALONE) != 0, .resumed = resumed};
+    int code = wire_session(s, s->recipe, s->loader, programs & ~(uint32_t)SESSION_ALONE, &o, &errs);
+    free(resumed);
     err_list_print(&errs, stderr);
     err_list_clear(&errs);
     return code;
@@ -351,5 +385,7 @@ moe_status session_trainer(const session *s, const trainer_cfg *cfg, const moe_b
     with.rank = bootstrap->rank;
     with.world = bootstrap->world;
     with.bootstrap = bootstrap;
-    return trainer_create(out, cfg, &with, err);
+    trainer_cfg own = *cfg;
+    own.on_stuck = stop_give_up;
+    return trainer_create(out, &own, &with, err);
 }

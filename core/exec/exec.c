@@ -2,8 +2,7 @@
 #include "exec/exec.h"
 
 #include <moe/options.h>
-#include <pthread.h>
-#include <stdatomic.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -76,6 +75,26 @@ static void keep_error(exec *x, const graph_node *node, const moe_err *err) {
     if (x->on_fail) x->on_fail(x->arg, &x->err);
 }
 
+void exec_cancel(exec_lanes *e, const moe_err *err) {
+    exec *x = atomic_load(&e->running);
+    int none = 0;
+    if (!x || !atomic_compare_exchange_strong(&x->failed, &none, 1)) return;
+    x->err = *err;
+    atomic_store(&x->failed, 2);
+}
+
+/* Calls the node, and lets others see that its lane is inside of it. */
+static moe_status call_node(const node_run *r, moe_err *err) {
+    const graph_node *node = r->node;
+    exec_inside *inside = &r->x->streams->inside[node->info.lane];
+    if (node->async) return node->fn(node->ctx, err); /* by the issuing thread, which is not the lane's */
+    atomic_fetch_add_explicit(&inside->runs, 1, memory_order_relaxed);
+    atomic_store_explicit(&inside->node, node, memory_order_release);
+    moe_status status = node->fn(node->ctx, err);
+    atomic_store_explicit(&inside->node, NULL, memory_order_release);
+    return status;
+}
+
 static void run_node(void *arg) {
     const node_run *r = arg;
     if (atomic_load_explicit(&r->x->failed, memory_order_relaxed)) return;
@@ -86,7 +105,7 @@ static void run_node(void *arg) {
     exec_span *span = r->x->spans ? &r->x->spans[r->node - r->x->nodes] : NULL;
     if (span) span->begin = clock_ns();
     current_node = r->node->info.name;
-    moe_status status = r->node->fn(r->node->ctx, &err);
+    moe_status status = call_node(r, &err);
     current_node = NULL;
     if (span) span->end = clock_ns();
     if (status) {
@@ -211,6 +230,7 @@ moe_status exec_issue(exec *x, moe_err *err) {
     const moe_device_v0 *device = x->streams->device;
     void *self = x->streams->self;
     moe_status status = MOE_OK;
+    atomic_store(&x->streams->running, x);
     for (uint32_t i = 0; i < x->n && !status; i++) {
         command *c = &x->commands[i];
         void *stream = x->streams->stream[c->lane];
@@ -232,10 +252,12 @@ moe_status exec_issue(exec *x, moe_err *err) {
 }
 
 moe_status exec_finish(exec *x, moe_err *err) {
-    const exec_lanes *s = x->streams;
+    exec_lanes *s = x->streams;
     moe_status status = MOE_OK;
     for (int i = 0; i < MOE_LANES && !status; i++)
         if (s->stream[i]) status = s->device->stream_sync(s->self, s->stream[i], err);
+    atomic_store(&s->running, NULL);
+    while (atomic_load(&x->failed) == 1) sched_yield(); /* exec_cancel is at it */
     if (atomic_load(&x->failed) != 2) return status;
     *err = x->err;
     return x->err.code;

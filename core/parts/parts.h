@@ -24,6 +24,7 @@ typedef struct parts_cfg {
     const moe_bootstrap *bootstrap;
     void (*log)(void *arg, int32_t level, const char *part, const char *msg); /* from any thread */
     void *log_arg;
+    struct watchdog *dog; /* sees the collective set-up calls of plugins; NULL = nobody */
 } parts_cfg;
 
 typedef struct part_host part_host;

@@ -16,7 +16,8 @@ enum { OPTIMIZER_ADAMW, OPTIMIZER_SGD };
 typedef struct optimizer_cfg {
     int32_t kind; /* OPTIMIZER_* */
     float beta1, beta2, eps, weight_decay;
-    float clip; /* largest global gradient norm, 0 = none */
+    float clip;      /* largest global gradient norm, 0 = none */
+    int distributed; /* 1: every rank of those that hold the same weights steps a slice of them, and has its moments */
 } optimizer_cfg;
 
 /* Host staging. tokens, targets, docs, mask [n_micro, micro * seq]; hyper: moe.adamw/0. */
@@ -40,11 +41,10 @@ typedef struct staging {
 typedef struct step_cfg {
     model *model;
     optimizer_cfg optimizer;
-    uint32_t n_micro;      /* microbatches a step on this rank */
-    uint64_t memory_limit; /* bytes, for the scheduler; 0 = none */
-    int no_update;         /* 1: no norm, no optimiser, no balance state (train only) */
-    int ignore_aux;        /* 1: gradients of the loss alone (dump only) */
-    staging *staging;      /* lives as long as the programs */
+    uint32_t n_micro; /* microbatches a step on this rank */
+    int no_update;    /* 1: no norm, no optimiser, no balance state (train only) */
+    int ignore_aux;   /* 1: gradients of the loss alone (dump only) */
+    staging *staging; /* lives as long as the programs */
 } step_cfg;
 
 moe_status step_build_train(program *p, const step_cfg *cfg, moe_err *err);

@@ -336,6 +336,11 @@
     SIZE(moe_copy_attr, 8) \
     AT(moe_copy_attr, size, 0, 4) \
     AT(moe_copy_attr, streaming, 4, 4) \
+    SIZE(moe_vocabulary_attr, 24) \
+    AT(moe_vocabulary_attr, size, 0, 4) \
+    AT(moe_vocabulary_attr, reserved, 4, 4) \
+    AT(moe_vocabulary_attr, first, 8, 8) \
+    AT(moe_vocabulary_attr, whole, 16, 8) \
     SIZE(moe_fma_attr, 16) \
     AT(moe_fma_attr, size, 0, 4) \
     AT(moe_fma_attr, rounds, 4, 4) \

@@ -43,7 +43,19 @@ static inline dice dice_new(uint64_t key) {
     return (dice){(key + 1) * 0x9e3779b97f4a7c15ull | 1};
 }
 
+/* Counts in faults, and tells the first ones; for threads. */
+#define COUNT_UNLESS(faults, right)                                                         \
+    do {                                                                                    \
+        if (!(right) && (faults)++ < 5)                                                     \
+            fprintf(stderr, "%s:%d, rank %u: %s\n", __FILE__, __LINE__, env->rank, #right); \
+    } while (0)
+
 Suite *suite_collectives(void);
+Suite *suite_exchange(void);
+Suite *suite_messages(void);
+Suite *suite_windows(void);
+Suite *suite_waiting(void);
+Suite *suite_ends(void);
 Suite *suite_groups(void);
 Suite *suite_faults(void);
 Suite *suite_delays(void);

@@ -1,0 +1,329 @@
+/* Tensor parallelism with sequence parallelism: a model that is cut over ranks has the gradients, losses and statistics
+ * of one rank, whatever its parts - alone, beside data parallelism, and with experts on other ranks. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "plugin_open.h"
+#include "rig.h"
+#include "run_suite.h"
+#include "train/trainer_impl.h"
+
+enum { RANKS = 8, GLOBAL = 4, STEPS = 20 };
+
+typedef struct outcome {
+    rig_cfg cfg;
+    int steps;                 /* 1: gradients are kept */
+    step_result result[RANKS]; /* of the last step */
+    double loss[RANKS][STEPS];
+    float *tensors[RANKS]; /* gradients (steps 1) or weights, whole */
+    int64_t n;
+} outcome;
+
+static void one_rank(rank_env *env) {
+    outcome *o = env->arg;
+    rig r;
+    rig_open(&r, &o->cfg, env);
+    for (int i = 0; i < o->steps; i++) {
+        o->result[env->rank] = rig_step(&r, i + 1);
+        o->loss[env->rank][i] = o->result[env->rank].loss;
+    }
+    int64_t n = 0;
+    o->tensors[env->rank] = rig_tensors(&r, o->steps == 1, &n);
+    if (env->rank == 0) o->n = n;
+    rig_close(&r);
+}
+
+static void free_outcome(outcome *o) {
+    for (int i = 0; i < RANKS; i++) free(o->tensors[i]);
+}
+
+/* ---- models ---- */
+static void dense(rig_cfg *c) {
+    model_cfg *m = &c->trainer.model;
+    m->dense_layers = 2;
+    m->tied = m->qkv_bias = m->out_bias = 1;
+    m->qk_norm = QK_NORM_HEAD;
+}
+static void shared_and_biases(rig_cfg *c) {
+    model_cfg *m = &c->trainer.model;
+    m->shared_ffn = 16;
+    m->dense_layers = 1;
+    m->shared_gate = m->router_bias = m->expert_biases = m->sinks = 1;
+    m->window = 5;
+    m->sliding[0] = 2;
+}
+static void latents(rig_cfg *c) {
+    model_cfg *m = &c->trainer.model;
+    m->attention = ATTENTION_MLA;
+    m->kv_heads = m->heads;
+    m->rope.dim = 4;
+    m->kv_lora = 12;
+    m->q_lora = 10;
+    m->v_dim = 6;
+    m->sinks = m->tied = 1;
+}
+static void padding(rig_cfg *c) {
+    c->trainer.model.documents = 1;
+    c->trainer.model.shared_ffn = 16;
+}
+static void global_aux(rig_cfg *c) {
+    c->router[1] = (moe_kv){"aux_scope", "global"};
+    c->trainer.model.documents = 1;
+}
+static void microbatch_aux(rig_cfg *c) {
+    c->router[1] = (moe_kv){"aux_scope", "microbatch"};
+    c->trainer.model.shared_ffn = 16;
+    c->trainer.model.shared_gate = 1;
+}
+static void capacity_and_jitter(rig_cfg *c) {
+    c->trainer.model.capacity = 1;
+    c->trainer.model.capacity_scope = CAPACITY_SEQUENCE;
+    c->router[3] = (moe_kv){"jitter", "0.1"};
+}
+static void shard_capacity(rig_cfg *c) {
+    c->trainer.model.capacity = 1.5F;
+    c->trainer.model.capacity_drop = CAPACITY_DROP_POSITION;
+    c->trainer.model.shared_ffn = 16;
+}
+static void (*const models[])(rig_cfg *) = {dense,          shared_and_biases,   latents,       padding, global_aux,
+                                            microbatch_aux, capacity_and_jitter, shard_capacity};
+enum { MODELS = sizeof models / sizeof models[0] };
+
+/* ---- meshes: the microbatch of every dp rank is the same, as some results depend on it ---- */
+typedef struct layout {
+    uint32_t world, tp, ep, etp;
+} layout;
+/* Of every model; and, from FEW on, of the one with a part of every kind (ALL). */
+static const layout layouts[] = {{2, 2, 1, 1}, {4, 2, 2, 1}, {4, 4, 1, 1}, {4, 2, 1, 1},
+                                 {2, 2, 2, 1}, {4, 2, 4, 1}, {8, 4, 2, 2}, {4, 2, 1, 2}};
+enum { LAYOUTS = sizeof layouts / sizeof layouts[0], FEW = 2, ALL = 1 };
+
+static outcome prepare(int kind, layout at, int steps) {
+    outcome o = {.cfg = rig_default(), .steps = steps};
+    trainer_cfg *t = &o.cfg.trainer;
+    rig_balance(&o.cfg);
+    t->global = GLOBAL;
+    t->model.kv_heads = 4;
+    t->model.micro = 2;
+    models[kind](&o.cfg);
+    t->mesh.tp = at.tp;
+    t->mesh.ep = at.ep;
+    t->mesh.etp = at.etp;
+    o.cfg.world = at.world;
+    if (at.ep * at.etp > 1) o.cfg.dispatcher = "alltoall";
+    return o;
+}
+
+static outcome run(int kind, layout at, int steps) {
+    outcome o = prepare(kind, at, steps);
+    ranks_run(at.world, one_rank, &o);
+    return o;
+}
+
+static const layout one = {1, 1, 1, 1};
+
+static int close_to(double a, double b) {
+    return (isnan(a) && isnan(b)) || fabs(a - b) <= 1e-5 * fabs(b);
+}
+
+static void compare(const outcome *o, const outcome *whole, const rig *names, layout at) {
+    const step_result *a = &o->result[0], *b = &whole->result[0];
+    double d = rig_difference(names, o->tensors[0], whole->tensors[0]);
+    ck_assert_msg(d < 1e-5, "tp %u ep %u etp %u of %u ranks: gradients differ by %g", at.tp, at.ep, at.etp, at.world,
+                  d);
+    ck_assert_msg(close_to(a->loss, b->loss) && close_to(a->aux_loss, b->aux_loss) && close_to(a->z_loss, b->z_loss) &&
+                      close_to(a->router_entropy, b->router_entropy) && close_to(a->grad_norm, b->grad_norm),
+                  "tp %u ep %u etp %u of %u ranks: loss %.9g %.9g, aux %.9g %.9g, z %.9g %.9g, norm %.9g %.9g", at.tp,
+                  at.ep, at.etp, at.world, a->loss, b->loss, a->aux_loss, b->aux_loss, a->z_loss, b->z_loss,
+                  a->grad_norm, b->grad_norm);
+    ck_assert(a->tokens == b->tokens && a->dropped == b->dropped && a->dead == b->dead);
+    for (uint32_t r = 1; r < at.world; r++) { /* every rank says the same bits */
+        ck_assert_mem_eq(&o->result[r].loss, &a->loss, sizeof a->loss);
+        ck_assert_mem_eq(&o->result[r].grad_norm, &a->grad_norm, sizeof a->grad_norm);
+        ck_assert_mem_eq(o->tensors[r], o->tensors[0], (size_t)o->n * sizeof(float));
+    }
+}
+
+START_TEST(C023_C027_C053_gradients_of_any_mesh_are_those_of_one_rank) {
+    outcome whole = run(_i, one, 1);
+    rig names;
+    rig_open(&names, &whole.cfg, NULL);
+    for (int i = 0; i < (_i == ALL ? LAYOUTS : FEW); i++) {
+        outcome o = run(_i, layouts[i], 1);
+        compare(&o, &whole, &names, layouts[i]);
+        free_outcome(&o);
+    }
+    rig_close(&names);
+    free_outcome(&whole);
+}
+END_TEST
+
+START_TEST(losses_of_many_steps_are_those_of_one_rank) {
+    static const layout meshes[] = {{2, 2, 1, 1}, {4, 2, 4, 1}};
+    outcome whole = run(1, one, STEPS);
+    for (int i = 0; i < 2; i++) {
+        outcome o = run(1, meshes[i], STEPS);
+        for (int s = 0; s < STEPS; s++)
+            ck_assert_msg(close_to(o.loss[0][s], whole.loss[0][s]), "step %d: loss %.9g and %.9g", s + 1, o.loss[0][s],
+                          whole.loss[0][s]);
+        free_outcome(&o);
+    }
+    ck_assert(fabs(whole.loss[0][STEPS - 1] - whole.loss[0][0]) > 1e-2); /* it has learnt something */
+    free_outcome(&whole);
+}
+END_TEST
+
+/* ---- replicas ---- */
+typedef struct replica_case {
+    rig_cfg cfg;
+    uint64_t sum[RANKS]; /* of the weights that every rank has whole */
+    int tagged[RANKS];
+} replica_case;
+
+static uint64_t hash_bytes(uint64_t h, const void *from, size_t n) {
+    const unsigned char *c = from;
+    for (size_t i = 0; i < n; i++) h = (h ^ c[i]) * 0x100000001b3u;
+    return h;
+}
+
+static int is_whole(const param *p) {
+    return p->cut[0].parts <= 1 && p->cut[1].parts <= 1;
+}
+
+/* The memory itself, not what trainer_read makes of all ranks. Three steps over memory that was NaN before each. */
+static void replica_rank(rank_env *env) {
+    replica_case *c = env->arg;
+    rig r;
+    rig_open(&r, &c->cfg, env);
+    for (int step = 1; step <= 3; step++) {
+        memset(r.t->arena, 0xff, r.t->arena_bytes);
+        step_result out = rig_step(&r, step);
+        ck_assert(isfinite(out.loss) && isfinite(out.grad_norm));
+    }
+    const params *p = &r.t->model->params;
+    for (uint32_t i = 0; i < p->n; i++) {
+        const param *a = &p->at[i];
+        if (a->experts || !is_whole(a)) continue;
+        ck_assert_msg(a->over == PARAM_OVER_STAGE, "%s is whole on every rank, but its gradient is not summed over all",
+                      a->name);
+        c->tagged[env->rank]++;
+        c->sum[env->rank] = hash_bytes(c->sum[env->rank], p->master + a->offset, (size_t)a->count * sizeof(float));
+    }
+    rig_close(&r);
+}
+
+START_TEST(C054_C055_C056_replicas_stay_equal_and_finite) {
+    static const layout meshes[] = {{2, 2, 1, 1}, {2, 2, 2, 1}, {4, 2, 2, 1}};
+    for (int i = 0; i < 3; i++) {
+        replica_case c = {.cfg = prepare(1, meshes[i], 3).cfg};
+        ranks_run(meshes[i].world, replica_rank, &c);
+        /* norms of two layers and the last, router and its bias, gate of the shared experts; sinks are cut */
+        ck_assert_int_eq(c.tagged[0], 2 * 2 + 1 + 2 + 1);
+        for (uint32_t r = 1; r < meshes[i].world; r++) ck_assert(c.sum[r] == c.sum[0] && c.tagged[r] == c.tagged[0]);
+    }
+}
+END_TEST
+
+/* ---- a router's own parameters ---- */
+/* topk with a parameter whose gradient is the number of tokens that it has seen. */
+static moe_status needs_with_param(void *self, moe_router_needs *needs, moe_err *err) {
+    static const moe_param_spec spec = {"seen", "zeros", 1, MOE_F32, {3, 1, 1, 1}};
+    moe_status status = ((const moe_router_v0 *)plugin_open("router", "topk")->vtable)->needs(self, needs, err);
+    needs->params = &spec;
+    needs->n_params = 1;
+    return status;
+}
+
+static moe_status count_tokens(const void *self, const moe_route_args *a, moe_err *err) {
+    for (int i = 0; i < 3; i++) ((float *)a->d_params[0].data)[i] += (float)a->d_weights->shape[0];
+    return ((const moe_router_v0 *)plugin_open("router", "topk")->vtable)->route_bwd(self, a, err);
+}
+
+static void seen_rank(rank_env *env) {
+    rig r;
+    rig_open(&r, env->arg, env);
+    rig_step(&r, 1);
+    float seen[3] = {0};
+    moe_err err = {.size = sizeof err};
+    ck_assert_int_eq(trainer_read(r.t, "layers.1.router.seen", 1, seen, &err), 3);
+    for (int i = 0; i < 3; i++) ck_assert_msg(seen[i] == (float)(GLOBAL * 16), "%g tokens", (double)seen[i]);
+    rig_close(&r);
+}
+
+START_TEST(parameters_of_routers_count_once) {
+    moe_router_v0 table = *(const moe_router_v0 *)plugin_open("router", "topk")->vtable;
+    table.needs = needs_with_param;
+    table.route_bwd = count_tokens;
+    static const layout meshes[] = {{1, 1, 1, 1}, {2, 2, 1, 1}, {4, 2, 2, 1}};
+    for (int i = 0; i < 3; i++) {
+        rig_cfg c = prepare(1, meshes[i], 1).cfg;
+        c.router_table = &table;
+        ranks_run(meshes[i].world, seen_rank, &c);
+    }
+}
+END_TEST
+
+/* ---- logits ---- */
+typedef struct logits_case {
+    rig_cfg cfg;
+    float *made[RANKS], *dumped[RANKS]; /* [T,V] */
+    double loss[RANKS];
+} logits_case;
+
+static void logits_rank(rank_env *env) {
+    logits_case *c = env->arg;
+    const model_cfg *m = &c->cfg.trainer.model;
+    int64_t T = m->micro * m->seq;
+    int32_t tokens[64];
+    moe_err err = {.size = sizeof err};
+    trainer_values v;
+    rig r;
+    rig_open(&r, &c->cfg, env);
+    for (int64_t i = 0; i < T; i++) tokens[i] = (int32_t)(i * 37 % m->vocab);
+    c->made[env->rank] = malloc((size_t)(T * m->vocab) * sizeof(float));
+    c->dumped[env->rank] = malloc((size_t)(T * m->vocab) * sizeof(float));
+    ck_assert_msg(!trainer_logits(r.t, tokens, T, c->made[env->rank], &err), "%s", err.msg);
+    ck_assert_msg(!trainer_dump(r.t, tokens, NULL, &v, &err), "%s", err.msg);
+    trainer_dump_logits(r.t, c->dumped[env->rank]);
+    c->loss[env->rank] = v.loss;
+    rig_close(&r);
+}
+
+static logits_case logits_of(layout at) {
+    logits_case c = {.cfg = prepare(2, at, 1).cfg};
+    c.cfg.trainer.programs = TRAINER_LOGITS | TRAINER_DUMP;
+    c.cfg.trainer.model.head_rows = 10; /* chunks of another size than the tokens of a rank */
+    ranks_run(at.world, logits_rank, &c);
+    return c;
+}
+
+START_TEST(logits_are_whole_on_every_rank) {
+    logits_case whole = logits_of(one), cut = logits_of((layout){2, 2, 1, 1});
+    const model_cfg *m = &whole.cfg.trainer.model;
+    int64_t n = m->micro * m->seq * m->vocab;
+    for (int r = 0; r < 2; r++) {
+        for (int64_t i = 0; i < n; i++) {
+            double want = (double)whole.made[0][i];
+            if (fabs((double)cut.made[r][i] - want) > 1e-5 || fabs((double)cut.dumped[r][i] - want) > 1e-5)
+                ck_abort_msg("rank %d, logit %lld: %g and %g, not %g", r, (long long)i, (double)cut.made[r][i],
+                             (double)cut.dumped[r][i], want);
+        }
+        ck_assert(close_to(cut.loss[r], whole.loss[0]));
+        free(cut.made[r]);
+        free(cut.dumped[r]);
+    }
+    free(whole.made[0]);
+    free(whole.dumped[0]);
+}
+END_TEST
+
+int main(void) {
+    TCase *t = tcase_create("tensor");
+    tcase_set_timeout(t, 300);
+    tcase_add_loop_test(t, C023_C027_C053_gradients_of_any_mesh_are_those_of_one_rank, 0, MODELS);
+    tcase_add_test(t, losses_of_many_steps_are_those_of_one_rank);
+    tcase_add_test(t, C054_C055_C056_replicas_stay_equal_and_finite);
+    tcase_add_test(t, parameters_of_routers_count_once);
+    tcase_add_test(t, logits_are_whole_on_every_rank);
+    return run_suite("tensor", t);
+}
