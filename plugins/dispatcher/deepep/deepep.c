@@ -5,11 +5,10 @@
  * `sent` counts, in either direction, one row of each plane for each other member that a token goes to, and 4 bytes for
  * each (slot, member) with slot scalars. Rows come back in the planes' type: a sum of BF16 rows is rounded once at the
  * experts' member, whichever that is, and once at the token's. */
+#include <common/plan.h>
+#include <cross/cross.h>
+#include <cross/cross_args.h>
 #include <stdlib.h>
-
-#include "../common/plan.h"
-#include "../cross/cross.h"
-#include "../cross/cross_args.h"
 
 typedef struct deepep {
     disp d;

@@ -1,6 +1,6 @@
 /* dispatcher/deepep and dispatcher/hier: what is theirs alone. Nodes, windows that are used in turn, comms without
  * windows, and the loops over rows. What all dispatchers share: test_group_*.c, where both take part. */
-#include <dispatcher/cross/cross.h>
+#include <cross/cross.h>
 #include <sys/mman.h>
 
 #include "cross_volume.h"
