@@ -13,8 +13,7 @@
  * .., then the scalars of entries. */
 #ifndef DISPATCHER_CROSS_H
 #define DISPATCHER_CROSS_H
-#include <common/base.h>
-
+#include "../base.h"
 #include "rows.h"
 
 enum { CROSS_LIST = 1024 }; /* rows of one sum at most */
