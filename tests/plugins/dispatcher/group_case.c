@@ -2,6 +2,14 @@
  * group_case.h. */
 #include "group_case.h"
 
+/* oneDNN sets itself up when it is first used, by locks that ThreadSanitizer does not see: once before there are
+ * threads. */
+static void warm_up(void) {
+    any_device d;
+    device_start(&d, DEVICE_CPU);
+    device_stop(&d);
+}
+
 void group_open(group_case *c, const char *id, const group_shape *s, int device) {
     memset(c, 0, sizeof *c);
     c->s = *s;
@@ -15,6 +23,7 @@ void group_open(group_case *c, const char *id, const group_shape *s, int device)
     c->world = c->members * c->s.copies;
     c->groups = c->s.experts / c->s.ep;
     ck_assert_uint_le(c->world, GROUP_RANKS);
+    if (device == DEVICE_CPU) warm_up();
     for (uint32_t r = 0; r < c->world; r++) {
         if (!s->max_tokens && c->s.tokens[r] > c->s.max_tokens) c->s.max_tokens = c->s.tokens[r];
         const size_t bytes = (size_t)(c->s.tokens[r] * c->s.k) * sizeof **c->ids;
