@@ -120,8 +120,7 @@ static moe_status deepep_exchange(const void *self, const moe_move_args *args, m
     s = args->direction == MOE_DISPATCH ? cross_dispatch(&me->c, &p, &call, err)
                                         : cross_combine(&me->c, &p, &call, err);
     for (uint32_t m = 0; m < me->c.n && s == MOE_OK; m++)
-        cross_tell_sent(&me->d, args, m,
-                        cross_sent(&me->c, &p, args->direction, cross_width(args), call.scalars != NULL, m));
+        disp_sent(&me->d, args, m, cross_sent(&me->c, &p, args->direction, cross_width(args), call.scalars != NULL, m));
     return s;
 }
 
