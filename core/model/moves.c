@@ -99,7 +99,8 @@ static void add_phase(emit *e, const movement *m, int phase) {
                               .rows = m->rows->rows,
                               .slot_scalar = &c->slot,
                               .row_scalar = &c->row,
-                              .sent = e->sent ? e->sent + (phase == EXCHANGE) : NULL};
+                              .sent = e->sent ? &e->sent[phase == EXCHANGE].all : NULL,
+                              .sent_far = e->sent ? &e->sent[phase == EXCHANGE].far : NULL};
     uint32_t node = emit_node(e, names[m->direction][phase], lanes[phase], run_move, n, &n->args.stream,
                               parts_async(p, &p->cfg.dispatcher));
     emit_bind(e, node, &n->args.handle, m->handle, 0);

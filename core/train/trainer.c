@@ -107,6 +107,14 @@ static moe_status start_programs(trainer *t, moe_err *err) {
     return status;
 }
 
+/* A set-up call of this rank has failed: the others end too. Where it failed because another rank has ended, that
+ * rank's reason is in the comm, even if the call - of the bootstrap - does not know it. */
+static void end_others(trainer *t, moe_status status, moe_err *err) {
+    moe_err cause = {.size = sizeof cause};
+    if (status == MOE_E_COMM && t->parts->comm->poll(t->parts->comm_self, &cause)) *err = cause;
+    trainer_abort(t, err->msg);
+}
+
 static moe_status start_parts(trainer *t, const parts_cfg *with, moe_err *err) {
     parts_cfg cfg = *with;
     cfg.dog = t->dog;
@@ -148,7 +156,7 @@ moe_status trainer_create(trainer **out, const trainer_cfg *cfg, const parts_cfg
     watchdog_leave(t->dog);
     if (!status && !cfg->plan_only) status = start_programs(t, err);
     if (status) {
-        if (t->parts) trainer_abort(t, err->msg);
+        if (t->parts) end_others(t, status, err);
         trainer_destroy(t);
     } else {
         *out = t;

@@ -88,7 +88,7 @@ static rig_cfg large_model(uint32_t layers) {
                                   .norm_eps = 1e-6F,
                                   .init_std = 0.006F,
                                   .seed = 3};
-    c.trainer.optimizer = (optimizer_cfg){OPTIMIZER_ADAMW, 0.9F, 0.95F, 1e-8F, 0.1F, 1};
+    c.trainer.optimizer = (optimizer_cfg){OPTIMIZER_ADAMW, 0.9F, 0.95F, 1e-8F, 0.1F, 1, 0};
     c.trainer.programs = TRAINER_TRAIN;
     c.trainer.plan_only = 1;
     return c;
