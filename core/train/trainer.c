@@ -300,6 +300,8 @@ static moe_status collect(const trainer *t, double lr, step_result *out, moe_err
                          .lr = lr,
                          .grad_norm = (double)s->norm[0],
                          .tokens = *s->valid,
+                         .sent = s->sent[4] + s->sent[6],
+                         .sent_far = s->sent[5] + s->sent[7],
                          .dropped = s->drops[0] ? (double)s->drops[1] / (double)s->drops[0] : 0,
                          .stop = (int)s->stats[model_n_stats(t->model)]};
     return expert_load(t, out, err);
@@ -315,6 +317,7 @@ moe_status trainer_step(trainer *t, int64_t step, int stop, step_result *out, mo
     double lr = lr_at(&t->cfg.lr, step);
     *s->step = (uint64_t)step;
     *s->stop = stop ? 1 : 0;
+    memset(s->sent, 0, 8 * sizeof *s->sent);
     s->hyper[0] = (float)lr;
     s->hyper[1] = (float)(1 - pow((double)o->beta1, (double)step));
     s->hyper[2] = (float)(1 - pow((double)o->beta2, (double)step));
