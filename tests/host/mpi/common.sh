@@ -1,4 +1,4 @@
-# shellcheck shell=sh disable=SC2034 # for whoever sources this
+# shellcheck shell=sh disable=SC2034,SC2154 # for, and from, whoever sources this
 # What the tests of several processes share; sourced after expect.sh, in their folder, with $moehost set.
 
 # processes N COMMAND...: by mpirun, whose own notices are no matter here

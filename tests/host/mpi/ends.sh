@@ -26,11 +26,12 @@ differ() {
 differ 'rank 0 has \[optimizer\] lr = 0.01, rank 1 \[optimizer\] lr = 0.02' --set optimizer.lr=0.02
 differ 'rank 0 has \[model\] experts = 4, rank 1 \[model\] experts = 8' --set model.experts=8
 differ 'rank 0 has \[precision\] plugin = fp32, rank 1 \[precision\] plugin = bf16' --set precision.plugin=bf16
-mkdir -m 755 -p elsewhere/plugins
+umask 022 # the loader refuses what others may write
+mkdir -p elsewhere
 cp "$moehost" elsewhere/moehost
 for file in "$(dirname "$moehost")"/plugins/*/*.so; do
     kind=$(basename "$(dirname "$file")")
-    mkdir -m 755 -p "elsewhere/plugins/$kind"
+    mkdir -p "elsewhere/plugins/$kind"
     cp "$file" "elsewhere/plugins/$kind/"
 done
 printf x >>elsewhere/plugins/router/topk.so
