@@ -1,11 +1,13 @@
 /* One rank is enough for `local`; else a short measurement by all ranks. */
 #include "choose.h"
 
+#include <exec/watchdog.h>
 #include <moe/options.h>
 #include <string.h>
 #include <train/dispatch_choice.h>
 
 #include "ranks.h"
+#include "stop.h"
 
 typedef struct choice {
     const session *s;
@@ -24,20 +26,31 @@ static moe_status measure_rank(void *arg, uint32_t rank, const moe_bootstrap *bo
                       .bootstrap = bootstrap,
                       .log = s->parts.log,
                       .log_arg = s->parts.log_arg};
+    const watchdog_cfg watch = {.rank = rank, .timeout = s->trainer.timeout, .on_stuck = stop_give_up};
+    watchdog *dog = NULL;
     parts *p = NULL;
     mesh_groups groups = {0};
     dispatch_rates rates;
-    moe_status status = parts_create(&p, &with, err);
-    if (status) return status;
+    moe_status status = watchdog_create(&dog, &watch, err);
+    watchdog_enter(dog, "the measurement for dispatcher = auto");
+    if (!status) status = parts_create(&p, &with, err);
+    if (status) {
+        watchdog_destroy(dog);
+        return status;
+    }
+    watchdog_attach(dog, p->comm, p->comm_self, NULL, NULL);
     status = mesh_groups_open(&groups, &s->mesh, rank, p->comm, p->comm_self, err);
     if (!status) status = dispatch_measure(p, &groups, &rates, err);
-    if (!status && rank == bootstrap->rank && mesh_coord(&s->mesh, MESH_WORLD, rank) == 0) {
+    if (!status && session_keeps(s, rank)) {
         c->rates = rates;
         c->element = p->precision_needs.act_dtype == MOE_F32 ? 4 : 2;
     }
+    watchdog_leave(dog);
+    watchdog_detach(dog);
     if (status) p->comm->abort(p->comm_self, err->msg);
     mesh_groups_close(&groups);
     parts_destroy(p);
+    watchdog_destroy(dog);
     return status;
 }
 
@@ -61,7 +74,7 @@ moe_status choose_dispatcher(const session *s, const char *resumed, const char *
     const char *before = resumed ? chosen_before(resumed) : NULL;
     if (before) return *id = before, MOE_OK;
     choice c = {.s = s, .element = 4};
-    moe_status status = ranks_run(s->ranks, measure_rank, &c, err);
+    moe_status status = session_run(s, measure_rank, &c, err);
     const dispatch_load load = {.ep = degree[MESH_EP],
                                 .etp = degree[MESH_ETP],
                                 .node_size = s->trainer.node_size,

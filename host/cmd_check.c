@@ -36,11 +36,11 @@ int cmd_check(int argc, char **argv) {
     if (code >= 0) return code;
     session s;
     moe_err err = {.size = sizeof err};
-    code = session_open(&s, &args, TRAINER_TRAIN | TRAINER_EVAL);
-    if (!code && command_flag(&args, "resolved")) fputs(s.resolved, stdout);
-    moe_status status = code || command_flag(&args, "resolved") ? MOE_OK : ranks_run(s.ranks, check_rank, &s, &err);
+    code = session_open(&s, &args, TRAINER_TRAIN | TRAINER_EVAL | SESSION_PROCESSES);
+    if (!code && session_speaks(&s) && command_flag(&args, "resolved")) fputs(s.resolved, stdout);
+    moe_status status = code || command_flag(&args, "resolved") ? MOE_OK : session_run(&s, check_rank, &s, &err);
     if (status) {
-        fprintf(stderr, "moehost: %s\n", err.msg);
+        if (session_speaks(&s)) fprintf(stderr, "moehost: %s\n", err.msg);
         code = wire_exit_code(status);
     }
     session_free(&s);

@@ -108,7 +108,7 @@ static int export_run(session *s, const command_args *args) {
     if (!status) status = export_config_complete(&config, s->weights, &err);
     job.options.checkpoint = checkpoint;
     job.options.config = config;
-    if (!status) status = ranks_run(1, save_rank, &job, &err);
+    if (!status) status = session_run(job.s, save_rank, &job, &err);
     if (status)
         fprintf(stderr, "moehost export: %s\n", err.msg);
     else

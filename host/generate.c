@@ -96,5 +96,5 @@ static moe_status run(void *arg, uint32_t rank, const moe_bootstrap *bootstrap, 
 
 moe_status generate(session *s, const generate_options *o, FILE *to, moe_err *err) {
     generation g = {s, o, to};
-    return ranks_run(1, run, &g, err);
+    return session_run(s, run, &g, err);
 }

@@ -110,6 +110,9 @@ moe_status recipe_note_options(recipe *r, size_t index, const moe_kv *kv, size_t
  * recipe_plugin_at. */
 void recipe_choose_plugin(recipe *r, size_t index, const char *name);
 
+/* The number of ranks that a launcher has started, for the resolved recipe. */
+void recipe_note_ranks(recipe *r, int64_t ranks);
+
 /* Writes the whole recipe with every value and, as a comment, its origin. What it writes is a recipe that loads to the
  * same values from any folder. Sections without effect (router and dispatcher of a dense model) are left out. */
 void recipe_print_resolved(const recipe *r, FILE *to);

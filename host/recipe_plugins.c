@@ -232,3 +232,7 @@ moe_status recipe_note_options(recipe *r, size_t index, const moe_kv *kv, size_t
     r->plugins[index].n_resolved = n_kv;
     return MOE_OK;
 }
+
+void recipe_note_ranks(recipe *r, int64_t ranks) {
+    if (recipe_int(r, "comm", "ranks") != ranks) recipe_derive(r, "comm", "ranks", ranks);
+}

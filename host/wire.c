@@ -11,6 +11,8 @@
 
 #include "choose.h"
 #include "command.h"
+#include "compare.h"
+#include "launch.h"
 #include "options.h"
 #include "progress.h"
 #include "stop.h"
@@ -42,7 +44,9 @@ int wire_exit_code(moe_status status) {
 
 /* How a command wants its session. */
 typedef struct wire_options {
+    const char *command;
     int alone;           /* one rank, all experts on it */
+    int processes;       /* the ranks may be processes */
     const char *resumed; /* the resolved recipe of the run that goes on; NULL = a new one */
 } wire_options;
 
@@ -131,8 +135,7 @@ done:
 }
 
 /* `auto` becomes a name, once all else is in order: to choose takes a measurement by all ranks. */
-static int wire_dispatcher(session *s, recipe *r, loader *l, const char *device, const wire_options *o, int worst,
-                           err_list *errs) {
+static int wire_dispatcher(session *s, recipe *r, loader *l, const wire_options *o, int worst, err_list *errs) {
     size_t i = index_of(r, recipe_plugin_of(r, "dispatcher"));
     const char *id = "local";
     moe_err err = {.size = sizeof err};
@@ -144,13 +147,13 @@ static int wire_dispatcher(session *s, recipe *r, loader *l, const char *device,
         }
         recipe_choose_plugin(r, i, id);
     }
-    return wire_plugin(s, r, l, i, device, &s->parts.dispatcher, errs);
+    return wire_plugin(s, r, l, i, s->parts.device.desc->device, &s->parts.dispatcher, errs);
 }
 
-static int wire_parts(session *s, recipe *r, loader *l, const wire_options *o, int worst, err_list *errs) {
+/* All but the dispatcher. */
+static int wire_parts(session *s, recipe *r, loader *l, err_list *errs) {
     parts_cfg *p = &s->parts;
-    int refused = refuse_overrides(r, errs);
-    if (refused > worst) worst = refused;
+    int worst = refuse_overrides(r, errs);
     int code = wire_kind(s, r, l, "device", NULL, &p->device, errs);
     if (code > worst) worst = code;
     if (!p->device.desc) return worst; /* all others are for a device */
@@ -164,12 +167,63 @@ static int wire_parts(session *s, recipe *r, loader *l, const wire_options *o, i
         if (code > worst) worst = code;
     }
     if (s->trainer.model.experts) {
-        code = wire_dispatcher(s, r, l, device, o, worst, errs);
-        if (code > worst) worst = code;
         code = wire_routers(s, r, l, device, errs);
         if (code > worst) worst = code;
     }
     return worst;
+}
+
+/* ---- ranks ---- */
+/* The number of ranks is the launcher's; the recipe may say the same. */
+static int note_world(session *s, recipe *r, const wire_options *o, err_list *errs) {
+    const recipe_value *v = recipe_get(r, "comm", "ranks");
+    s->ranks = launch_world(s->launch);
+    if (s->ranks > 1 && !o->processes) {
+        err_list_add(errs, "moehost %s: is one process; the launcher has started %u", o->command, s->ranks);
+        return EXIT_CODE_USAGE;
+    }
+    if (o->alone) return 0;
+    if (v->from != RECIPE_DEFAULT && v->v.i != s->ranks) {
+        err_list_add(errs, "%s: ranks = %lld, but the launcher of comm/%s has started %u process%s", v->where,
+                     (long long)v->v.i, s->parts.comm.desc->id, s->ranks, s->ranks == 1 ? "" : "es");
+        return EXIT_CODE_USAGE;
+    }
+    recipe_note_ranks(r, s->ranks);
+    return 0;
+}
+
+/* Processes: they meet, and go on together or not at all. What the recipes say is compared before anything is made of
+ * it. */
+static int meet_processes(session *s, recipe *r, const wire_options *o, int worst, err_list *errs) {
+    moe_err err = {.size = sizeof err};
+    char *text = NULL;
+    size_t bytes = 0;
+    moe_status status = launch_open(&s->parts.comm, &s->launch, &err);
+    if (status) {
+        err_list_add(errs, "%s: comm/%s: %s", recipe_plugin_of(r, "comm")->where, s->parts.comm.desc->id, err.msg);
+        return wire_exit_code(status);
+    }
+    int code = note_world(s, r, o, errs);
+    if (code > worst) worst = code;
+    worst = launch_agree(s->launch, worst);
+    if (worst) return worst;
+    FILE *to = open_memstream(&text, &bytes);
+    if (to) recipe_print_resolved(r, to);
+    if (to) fclose(to);
+    status = compare_texts(launch_bootstrap(s->launch), "recipe", text ? text : "", &err);
+    free(text);
+    if (status) err_list_add(errs, "moehost: %s", err.msg);
+    return wire_exit_code(status);
+}
+
+static int wire_ranks(session *s, recipe *r, const wire_options *o, int worst, err_list *errs) {
+    const moe_comm_v0 *comm = s->parts.comm.table;
+    if (comm && comm->launch == MOE_LAUNCH_PROCESSES) return meet_processes(s, r, o, worst, errs);
+    s->ranks = (uint32_t)recipe_int(r, "comm", "ranks");
+    if (s->ranks <= MAX_THREAD_RANKS) return worst;
+    err_list_add(errs, "%s: ranks are threads of this process, at most %d", recipe_get(r, "comm", "ranks")->where,
+                 MAX_THREAD_RANKS);
+    return EXIT_CODE_USAGE;
 }
 
 /* ---- sizes ---- */
@@ -189,16 +243,10 @@ static int wire_mesh(session *s, const recipe *r, const wire_options *o, err_lis
     trainer_cfg *t = &s->trainer;
     int code = 0;
     moe_err err = {.size = sizeof err};
-    s->ranks = (uint32_t)recipe_int(r, "comm", "ranks");
     if (o->alone) {
         s->ranks = 1;
         t->mesh = (mesh_cfg){1, 1, 1, 1, 1, 1, 1};
         return mesh_init(&s->mesh, &t->mesh, &err);
-    }
-    if (s->ranks > MAX_THREAD_RANKS) {
-        err_list_add(errs, "%s: ranks are threads of this process, at most %d", recipe_get(r, "comm", "ranks")->where,
-                     MAX_THREAD_RANKS);
-        return EXIT_CODE_USAGE;
     }
     const uint32_t tp = (uint32_t)recipe_int(r, "parallel", "tp"), ep = (uint32_t)recipe_int(r, "parallel", "ep"),
                    etp = (uint32_t)recipe_int(r, "parallel", "etp");
@@ -237,8 +285,7 @@ static int wire_mesh(session *s, const recipe *r, const wire_options *o, err_lis
 
 /* ---- data ---- */
 static void note_data(void *ctx, const char *text) {
-    (void)ctx;
-    fprintf(stderr, "moehost: note: %s\n", text);
+    if (session_speaks(ctx)) fprintf(stderr, "moehost: note: %s\n", text);
 }
 
 /* [data] weights: one number above 0 for each item of train. NULL with an error when it does not fit. */
@@ -281,7 +328,8 @@ static int wire_data(session *s, const recipe *r, err_list *errs) {
                        .vocab = s->trainer.model.vocab,
                        .seq_len = s->trainer.model.seq,
                        .seed = s->trainer.model.seed,
-                       .note = note_data};
+                       .note = note_data,
+                       .note_ctx = s};
     double *weights = read_weights(r, n_train, &n_weights, errs);
     if (!weights) return EXIT_CODE_USAGE;
     cfg.n_train = n_train;
@@ -309,6 +357,22 @@ static int print_resolved(session *s, const recipe *r, err_list *errs) {
     }
     if (to && fclose(to) == 0) return 0;
     err_list_add(errs, "out of memory for the resolved recipe");
+    return 1;
+}
+
+/* What must be the same on all ranks, beside the recipe. */
+static int list_loaded(session *s, err_list *errs) {
+    size_t bytes = 0;
+    FILE *to = open_memstream(&s->loaded, &bytes);
+    if (to) fprintf(to, "abi = %s %u\n", MOE_ABI_TAG, MOE_MINOR);
+    for (size_t i = 0; to && i < s->memory->n; i++) {
+        const loader_found *f = &s->memory->found[i];
+        if (f->desc)
+            fprintf(to, "%s/%s = %s, file %016" PRIx64 "\n", f->desc->kind, f->desc->id, f->desc->version, f->hash);
+    }
+    if (to && s->data) fprintf(to, "data = %016" PRIx64 "\n", data_hash(s->data));
+    if (to && fclose(to) == 0) return 0;
+    err_list_add(errs, "out of memory for the list of plugins");
     return 1;
 }
 
@@ -344,9 +408,13 @@ static int wire_session(session *s, recipe *r, loader *l, uint32_t programs, con
         return 1;
     }
     s->memory->n = n;
-    int code = wire_mesh(s, r, o, errs);
-    code = wire_parts(s, r, l, o, code, errs);
+    int code = wire_parts(s, r, l, errs), next;
+    code = wire_ranks(s, r, o, code, errs);
+    if ((next = wire_mesh(s, r, o, errs)) > code) code = next;
+    if (s->trainer.model.experts && s->parts.device.desc)
+        if ((next = wire_dispatcher(s, r, l, o, code, errs)) > code) code = next;
     if (!code && (programs & (TRAINER_TRAIN | TRAINER_EVAL))) code = wire_data(s, r, errs);
+    if (!code) code = list_loaded(s, errs);
     return code ? code : print_resolved(s, r, errs);
 }
 
@@ -359,10 +427,15 @@ int session_open(session *s, const command_args *args, uint32_t programs) {
     s->loader = command_loader();
     if (!s->loader) return EXIT_CODE_USAGE;
     char *resumed = command_flag(args, "resume") ? fs_join(recipe_string(s->recipe, "run", "out"), "recipe.ini") : NULL;
-    const wire_options o = {.alone = (programs & SESSION_ALONE) != 0, .resumed = resumed};
-    int code = wire_session(s, s->recipe, s->loader, programs & ~(uint32_t)SESSION_ALONE, &o, &errs);
+    const wire_options o = {.command = args->command->name,
+                            .alone = (programs & SESSION_ALONE) != 0,
+                            .processes = (programs & SESSION_PROCESSES) != 0,
+                            .resumed = resumed};
+    programs &= ~(uint32_t)(SESSION_ALONE | SESSION_PROCESSES);
+    int code = wire_session(s, s->recipe, s->loader, programs, &o, &errs);
     free(resumed);
-    err_list_print(&errs, stderr);
+    if (s->launch) code = launch_gather_errors(s->launch, code, &errs);
+    if (session_speaks(s)) err_list_print(&errs, stderr);
     err_list_clear(&errs);
     return code;
 }
@@ -373,6 +446,8 @@ void session_free(session *s) {
     free(s->memory);
     free(s->routers);
     free(s->resolved);
+    free(s->loaded);
+    launch_close(s->launch);
     data_close(s->data);
     loader_destroy(s->loader);
     recipe_destroy(s->recipe);
@@ -387,5 +462,19 @@ moe_status session_trainer(const session *s, const trainer_cfg *cfg, const moe_b
     with.bootstrap = bootstrap;
     trainer_cfg own = *cfg;
     own.on_stuck = stop_give_up;
-    return trainer_create(out, &own, &with, err);
+    moe_status status = compare_texts(bootstrap, "plugins and data", s->loaded, err);
+    if (!status) status = compare_texts(bootstrap, "recipe", s->resolved, err);
+    return status ? status : trainer_create(out, &own, &with, err);
+}
+
+moe_status session_run(const session *s, ranks_fn fn, void *arg, moe_err *err) {
+    return s->launch ? launch_run(s->launch, fn, arg, err) : ranks_run(s->ranks, fn, arg, err);
+}
+
+int session_speaks(const session *s) {
+    return launch_speaks(s->launch);
+}
+
+int session_keeps(const session *s, uint32_t rank) {
+    return rank == 0 || s->launch;
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exec/issue.h"
 #include "util/clock.h"
 #include "util/tidy.h"
 
@@ -184,6 +185,7 @@ moe_status exec_create(exec **out, graph *g, const uint32_t *order, const lanes 
                        exec_fail_fn on_fail, void *arg, moe_err *err) {
     exec *x = calloc(1, sizeof *x);
     uint32_t n_pred = g->n_nodes ? g->pred_start[g->n_nodes] : 0;
+    uint32_t *issued = malloc((g->n_nodes + 1) * sizeof *issued);
     wait_state w = {.g = g, .l = l};
     moe_status status = MOE_E_NOMEM;
     if (x) {
@@ -191,19 +193,22 @@ moe_status exec_create(exec **out, graph *g, const uint32_t *order, const lanes 
         x->commands = calloc((size_t)g->n_nodes * 2 + n_pred + 1, sizeof *x->commands);
         x->events = calloc(g->n_nodes + 1, sizeof *x->events);
     }
-    if (!x || !x->commands || !x->events) {
+    if (!x || !x->commands || !x->events || !issued) {
         moe_fail(err, MOE_E_NOMEM, "out of memory for the executor");
         goto fail;
     }
-    status = exec_lanes_open(streams, g, err);
-    if (!status) status = make_events(x, g, l, order, err);
-    for (uint32_t i = 0; i < g->n_nodes && !status; i++) emit_node(x, &w, order[i]);
+    status = issue_order(g, order, issued, err);
+    if (!status) status = exec_lanes_open(streams, g, err);
+    if (!status) status = make_events(x, g, l, issued, err);
+    for (uint32_t i = 0; i < g->n_nodes && !status; i++) emit_node(x, &w, issued[i]);
     for (uint32_t i = 0; i < g->n_nodes && !status; i++)
         if (g->nodes[i].stream) *g->nodes[i].stream = streams->stream[g->nodes[i].info.lane];
     if (status) goto fail;
+    free(issued);
     *out = x;
     return MOE_OK;
 fail:
+    free(issued);
     exec_destroy(x);
     return status;
 }

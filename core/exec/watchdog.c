@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exec/exec.h"
 #include "util/clock.h"
 
 #define LONGEST_SLEEP 0.25 /* seconds */

@@ -9,10 +9,10 @@
 #define CORE_EXEC_WATCHDOG_H
 #include <moe/comm.h>
 
-#include "exec/exec.h"
 #include "exec/groups.h"
 
 typedef struct watchdog watchdog;
+typedef struct exec_lanes exec_lanes; /* exec/exec.h */
 
 typedef struct watchdog_cfg {
     uint32_t rank, reserved;

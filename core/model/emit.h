@@ -43,6 +43,11 @@ typedef struct batch_refs {
     tref docs, mask;   /* [T] I32 document numbers, -1 = padding; [T] U8, 0 = padding. Absent without documents */
 } batch_refs;
 
+/* Bytes of rows that this rank has given to other ranks; of these, to ranks on other nodes. */
+typedef struct sent_bytes {
+    uint64_t all, far;
+} sent_bytes;
+
 typedef struct emit {
     graph *g;
     const model *m;
@@ -54,9 +59,10 @@ typedef struct emit {
     buf_id *stats;         /* [1 + layers] its parts: the loss sum, then each layer's router losses */
     buf_id **state;        /* [layers][n_state] */
     buf_id drops;          /* model.drops */
-    /* [2] host memory, or NULL: bytes that this rank gives to other ranks in movements of rows are added - to [0] by
-     * phases on the compute lane, to [1] by those on comm:ep, as both may run at once. The sum is what counts. */
-    uint64_t *sent;
+    /* [2] host memory, or NULL. Movements of rows add to it: [0] phases on the compute lane, [1] those on comm:ep, as
+     * both may run at once. The sum is what counts. */
+    sent_bytes *sent;
+    buf_id sent_buf;      /* of sent: movements "read" it, so that whoever takes the sums comes after all of them */
     tref divisor, routed; /* [1] I64: valid targets, and tokens that are not padding, of the global batch */
     tref positions, inv_freq;
     tref docs, mask;      /* of the current microbatch; absent without documents */

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exec/watchdog.h"
+
 moe_status values_open(value_mover *v, const model *m, int64_t room, moe_err *err) {
     const parts *p = m->parts;
     *v = (value_mover){.m = m, .room = room};
@@ -122,10 +124,13 @@ static moe_status sum_bits(const value_mover *v, float *out, int64_t count, moe_
     const parts *p = v->m->parts;
     uint64_t bytes = (uint64_t)count * sizeof *out;
     moe_status status = copy_now(v, v->shared, out, bytes, err);
+    watchdog_enter(p->cfg.dog, "the collection of values from all ranks");
     if (!status)
         status = p->comm->all_reduce(p->comm_self, v->m->place.groups->of[MESH_WORLD], v->stream, v->shared, v->shared,
                                      (uint64_t)count, MOE_I32, MOE_SUM, err);
-    return status ? status : copy_now(v, out, v->shared, bytes, err);
+    if (!status) status = copy_now(v, out, v->shared, bytes, err);
+    watchdog_leave(p->cfg.dog);
+    return status;
 }
 
 moe_status values_get(const value_mover *v, const param *p, param_arena arena, int64_t first, int64_t count, float *out,

@@ -28,7 +28,8 @@ typedef struct trainer_cfg {
     int plan_only;         /* 1: graph, order and memory plan, but no memory and no executor: nothing can run */
     uint64_t memory_limit; /* bytes of one rank, 0 = none */
     uint32_t node_size;    /* ranks that share a node, neighbours by number; 0 = all */
-    double timeout;        /* seconds that a communication call may take, 0 = for ever: exec/watchdog.h, as on_stuck */
+    double timeout;        /* seconds that a communication call may take, 0 = for ever: exec/watchdog.h, as the rest */
+    double grace;          /* seconds from the end of the run to on_stuck, 0 = 5 */
     void (*on_stuck)(void *arg, const char *msg); /* any thread; NULL = such a rank stays */
     void *on_stuck_arg;
     const data_reader *data; /* borrowed, shared by the ranks; NULL for TRAINER_LOGITS alone */
@@ -38,11 +39,12 @@ typedef struct trainer_cfg {
 typedef struct step_result {
     double loss, aux_loss, z_loss, router_entropy; /* router values: mean over MoE layers; NaN where not reported */
     double lr, grad_norm;
-    int64_t tokens;   /* valid tokens of the step */
-    double dropped;   /* fraction of all choices that the capacity dropped */
-    double imbalance; /* max / mean choices of an expert, worst layer; NaN without experts */
-    int64_t dead;     /* experts that no token chose, worst layer */
-    int stop;         /* ranks that were asked to stop */
+    int64_t tokens;         /* valid tokens of the step */
+    int64_t sent, sent_far; /* bytes of rows that dispatchers gave to other ranks; of these, to other nodes */
+    double dropped;         /* fraction of all choices that the capacity dropped */
+    double imbalance;       /* max / mean choices of an expert, worst layer; NaN without experts */
+    int64_t dead;           /* experts that no token chose, worst layer */
+    int stop;               /* ranks that were asked to stop */
 } step_result;
 
 typedef struct trainer_memory {

@@ -5,8 +5,11 @@
 #include "train/trainer_impl.h"
 
 moe_status watch_start(trainer *t, const parts_cfg *with, moe_err *err) {
-    const watchdog_cfg cfg = {
-        .rank = with->rank, .timeout = t->cfg.timeout, .on_stuck = t->cfg.on_stuck, .arg = t->cfg.on_stuck_arg};
+    const watchdog_cfg cfg = {.rank = with->rank,
+                              .timeout = t->cfg.timeout,
+                              .grace = t->cfg.grace,
+                              .on_stuck = t->cfg.on_stuck,
+                              .arg = t->cfg.on_stuck_arg};
     return with->world > 1 ? watchdog_create(&t->dog, &cfg, err) : MOE_OK;
 }
 

@@ -93,7 +93,7 @@ moe_status rig_try_open(rig *r, const rig_cfg *cfg, rank_env *env, moe_err *err)
     const moe_kv device[] = {{"threads", cfg->threads}, {NULL, NULL}};
     r->parts = (parts_cfg){
         .device = ref_of(plugin_open("device", "cpu"), r->kv[0], device),
-        .comm = ref_of(plugin_open("comm", "threads"), r->kv[1], NULL),
+        .comm = ref_of(plugin_open("comm", "threads"), r->kv[1], cfg->comm_options),
         .scheduler = ref_of(plugin_open("scheduler", "serial"), NULL, NULL),
         .dispatcher = ref_of(plugin_open("dispatcher", cfg->dispatcher ? cfg->dispatcher : "local"), r->kv[2], NULL),
         .precision = ref_of(plugin_open("precision", cfg->precision), r->kv[3], NULL),
@@ -109,6 +109,7 @@ moe_status rig_try_open(rig *r, const rig_cfg *cfg, rank_env *env, moe_err *err)
         r->parts.scheduler.n_kv = cfg->n_scheduler_kv;
     }
     if (cfg->device) r->parts.device.table = cfg->device;
+    if (cfg->precision_table) r->parts.precision.table = cfg->precision_table;
     if (cfg->comm) r->parts.comm.table = cfg->comm;
     for (uint32_t l = 0; l < cfg->trainer.model.layers; l++) {
         r->routers[l] = ref_of(plugin_open("router", "topk"), r->kv[4], cfg->router);
@@ -144,6 +145,14 @@ void rig_close(rig *r) {
     trainer_destroy(r->t);
     data_close(r->data);
     *r = (rig){0};
+}
+
+void rig_warm(void) {
+    const rig_cfg c = rig_default();
+    rig r;
+    rig_open(&r, &c, NULL);
+    rig_step(&r, 1);
+    rig_close(&r);
 }
 
 step_result rig_step(rig *r, int64_t step) {

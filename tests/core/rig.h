@@ -14,13 +14,15 @@ typedef struct rig_cfg {
     uint32_t world;
     const char *threads;               /* compute threads of each rank */
     moe_kv router[16];                 /* options that differ from the defaults; ends with key NULL */
+    moe_kv comm_options[4];            /* the same of the comm */
     const moe_scheduler_v0 *scheduler; /* NULL = the built serial */
     const moe_kv *scheduler_kv;        /* [n] for it */
     uint64_t n_scheduler_kv;
-    const moe_device_v0 *device;       /* NULL = the built cpu, whose instances it gets */
-    const moe_comm_v0 *comm;           /* NULL = the built threads */
-    const moe_router_v0 *router_table; /* for the options of topk; NULL = the built topk */
-    const char *dispatcher;            /* NULL = "local" */
+    const moe_device_v0 *device;             /* NULL = the built cpu, whose instances it gets */
+    const moe_comm_v0 *comm;                 /* NULL = the built threads */
+    const moe_precision_v0 *precision_table; /* for the options of `precision`; NULL = it */
+    const moe_router_v0 *router_table;       /* for the options of topk; NULL = the built topk */
+    const char *dispatcher;                  /* NULL = "local" */
 } rig_cfg;
 
 /* A model of 2 layers (first n dense), 4 experts, top-2, hidden 32, seq 16, on FP32, SGD, one rank. */
@@ -44,6 +46,10 @@ void rig_open(rig *r, const rig_cfg *cfg, rank_env *env);
 /* As rig_open, but returns the error instead of failing the test. */
 moe_status rig_try_open(rig *r, const rig_cfg *cfg, rank_env *env, moe_err *err);
 void rig_close(rig *r);
+
+/* Once, ahead of tests that start several ranks at once: what libraries make once for a process is made by one thread,
+ * as ThreadSanitizer cannot see how they guard it. */
+void rig_warm(void);
 
 /* Runs optimiser step number `step`; fails the test when the step fails. */
 step_result rig_step(rig *r, int64_t step);

@@ -65,6 +65,7 @@ moe_status mpi_p2p(void *self, void *handle, void *stream, const moe_p2p_op *ops
     (void)stream;
     instance *me = self;
     group *g = handle;
+    uint32_t messages = 0;
     char why[COMM_WHY_BYTES] = "group is NULL (this rank is not a member)";
     if (!g || !comm_check_p2p(ops, n, g->n, why)) return group_refuse(me, g, "p2p", why, err);
     for (uint32_t i = 0; i < n; i++)
@@ -72,7 +73,9 @@ moe_status mpi_p2p(void *self, void *handle, void *stream, const moe_p2p_op *ops
             return group_refuse(me, g, "p2p", "a tag is above MPI's largest (MPI_TAG_UB)", err);
     moe_status s = node_poll(me->node, err);
     if (s != MOE_OK) return s;
-    group_begin_messages(g);
+    for (uint32_t i = 0; i < n; i++) messages += (uint32_t)(ops[i].bytes / FLIGHT_MAX) + 1;
+    s = flight_reserve(&g->flight, messages, err); /* nothing moves while `waiting` looks */
     for (uint32_t i = 0; i < n && s == MOE_OK; i++) s = begin_op(g, &ops[i], err);
+    group_tell_messages(g, n, s == MOE_OK ? g->flight.n : 0);
     return group_leave(g, flight_land(g, s, err));
 }

@@ -35,9 +35,9 @@ static moe_status fail_all(group *g, const char *what, int code, moe_err *err) {
     return s;
 }
 
-static void note(group *g, uint64_t bytes, uint32_t peer, int receive) {
+static void note(group *g, uint64_t bytes, uint32_t peer, int tag, int receive) {
     flight *f = &g->flight;
-    f->transfers[f->n++] = (transfer){bytes, peer, receive};
+    f->transfers[f->n++] = (transfer){.bytes = bytes, .peer = peer, .tag = tag, .receive = receive};
     atomic_store_explicit(&g->owe[peer], 1, memory_order_relaxed);
 }
 
@@ -48,7 +48,7 @@ moe_status flight_send(group *g, MPI_Comm comm, const void *from, uint64_t bytes
     if (s != MOE_OK) return s;
     int code = MPI_Isend(from, (int)bytes, MPI_BYTE, (int)peer, tag, comm, &f->requests[f->n]);
     if (code != MPI_SUCCESS) return fail_all(g, "MPI_Isend", code, err);
-    note(g, bytes, peer, 0);
+    note(g, bytes, peer, tag, 0);
     return MOE_OK;
 }
 
@@ -58,7 +58,7 @@ moe_status flight_receive(group *g, MPI_Comm comm, void *to, uint64_t bytes, uin
     if (s != MOE_OK) return s;
     int code = MPI_Irecv(to, (int)bytes, MPI_BYTE, (int)peer, tag, comm, &f->requests[f->n]);
     if (code != MPI_SUCCESS) return fail_all(g, "MPI_Irecv", code, err);
-    note(g, bytes, peer, 1);
+    note(g, bytes, peer, tag, 1);
     return MOE_OK;
 }
 
@@ -79,8 +79,8 @@ static moe_status check_one(group *g, const transfer *t, const MPI_Status *statu
     const unsigned long long want = t->bytes;
     if (code != MPI_SUCCESS) MPI_Error_class(code, &class);
     if (class == MPI_ERR_TRUNCATE) {
-        moe_fail(err, MOE_E_COMM, "group %s: rank %u expects %llu bytes from rank %u, which sends more", g->name,
-                 g->me->rank, want, g->ranks[t->peer]);
+        moe_fail(err, MOE_E_COMM, "group %s: rank %u sends more than %llu bytes to rank %u, which expects %llu",
+                 g->name, g->ranks[t->peer], want, g->me->rank, want);
         node_abort(g->me->node, err->msg);
         return MOE_E_COMM;
     }
@@ -88,19 +88,31 @@ static moe_status check_one(group *g, const transfer *t, const MPI_Status *statu
     if (!t->receive) return MOE_OK;
     MPI_Get_count(status, MPI_BYTE, &bytes);
     if ((uint64_t)bytes == t->bytes) return MOE_OK;
-    moe_fail(err, MOE_E_COMM, "group %s: rank %u expects %llu bytes from rank %u, which sends %d", g->name, g->me->rank,
-             want, g->ranks[t->peer], bytes);
+    moe_fail(err, MOE_E_COMM, "group %s: rank %u sends %d bytes to rank %u, which expects %llu", g->name,
+             g->ranks[t->peer], bytes, g->me->rank, want);
     node_abort(g->me->node, err->msg);
     return MOE_E_COMM;
 }
 
-/* Those of the members that nothing is under way to or from. */
+/* Of which members is something under way, to or from? */
 static void tell_owing(group *g) {
     const flight *f = &g->flight;
     for (uint32_t i = 0; i < g->n; i++) atomic_store_explicit(&g->owe[i], 0, memory_order_relaxed);
     for (uint32_t i = 0; i < f->n; i++)
         if (f->requests[i] != MPI_REQUEST_NULL)
             atomic_store_explicit(&g->owe[f->transfers[i].peer], 1, memory_order_relaxed);
+}
+
+/* A member that has destroyed its handle sends and takes nothing any more; what it sent before has come by now. */
+enum { LEFT_TURNS = 4000 };
+static moe_status check_left(group *g, moe_err *err) {
+    const flight *f = &g->flight;
+    for (uint32_t i = 0; i < f->n; i++) {
+        const uint32_t peer = f->transfers[i].peer;
+        if (f->requests[i] != MPI_REQUEST_NULL && g->slot[peer] && atomic_load(&g->slot[peer]->calls) & NODE_LEFT)
+            return moe_fail(err, MOE_E_COMM, "group %s: rank %u has left", g->name, g->ranks[peer]);
+    }
+    return MOE_OK;
 }
 
 moe_status flight_land(group *g, moe_status s, moe_err *err) {
@@ -110,15 +122,20 @@ moe_status flight_land(group *g, moe_status s, moe_err *err) {
         int n = 0, code = MPI_Testsome((int)f->n, f->requests, &n, f->done, f->statuses);
         if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS) s = fail_all(g, "MPI_Testsome", code, err);
         if (n == MPI_UNDEFINED) break;
-        for (int k = 0; k < n && s == MOE_OK; k++)
-            s = check_one(g, &f->transfers[f->done[k]], &f->statuses[k], code == MPI_ERR_IN_STATUS, err);
+        for (int k = 0; k < n && s == MOE_OK; k++) {
+            transfer *t = &f->transfers[f->done[k]];
+            atomic_store_explicit(&t->landed, 1, memory_order_relaxed);
+            s = check_one(g, t, &f->statuses[k], code == MPI_ERR_IN_STATUS, err);
+        }
         left -= (uint32_t)n;
         if (n) turn = 0;
         if (!left || s != MOE_OK) break;
         if (n || turn == 0) tell_owing(g);
         s = group_pause(g->me, &turn, err);
+        if (s == MOE_OK && turn % LEFT_TURNS == 0) s = check_left(g, err);
     }
     if (s != MOE_OK) call_back(f);
     f->n = 0;
+    tell_owing(g); /* nobody */
     return s;
 }

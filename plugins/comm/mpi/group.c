@@ -31,13 +31,17 @@ moe_status group_pause(const instance *me, uint32_t *turn, moe_err *err) {
 
 static void begin_waiting(group *g, const comm_call *call, int what) {
     pthread_mutex_lock(&g->lock);
-    if (call) g->current = node_call_pack(call);
+    g->current = node_call_pack(call);
     g->waits = what;
     pthread_mutex_unlock(&g->lock);
 }
 
-void group_begin_messages(group *g) {
-    begin_waiting(g, NULL, WAIT_FOR_MESSAGES);
+void group_tell_messages(group *g, uint32_t n_ops, uint32_t n) {
+    pthread_mutex_lock(&g->lock);
+    g->waits = WAIT_FOR_MESSAGES;
+    g->n_ops = n_ops;
+    g->shown = n;
+    pthread_mutex_unlock(&g->lock);
 }
 
 static void now_waits(group *g, int what) {
@@ -113,7 +117,6 @@ moe_status group_join(group *g, const comm_call *call, moe_err *err) {
     moe_status s = node_poll(g->me->node, err);
     if (s != MOE_OK) return s;
     begin_waiting(g, call, WAIT_FOR_CALLS);
-    window_sync(g);
     publish_stores();
     own->call[number & 1] = node_call_pack(call);
     g->calls = number;
@@ -122,7 +125,6 @@ moe_status group_join(group *g, const comm_call *call, moe_err *err) {
     for (uint32_t i = 0; i < g->n && s == MOE_OK; i++)
         if (g->slot[i]) s = await_member(g, i, err);
     atomic_thread_fence(memory_order_seq_cst);
-    window_sync(g);
     if (s == MOE_OK) s = compare_calls(g, err);
     now_waits(g, s == MOE_OK ? WAIT_FOR_DATA : WAIT_NOT);
     return s;
@@ -205,9 +207,9 @@ void mpi_group_destroy(void *self, void *handle) {
 }
 
 moe_status mpi_group_info(void *self, void *handle, uint32_t *n, uint32_t *index, moe_err *err) {
-    const instance *me = self;
-    const group *g = handle ? handle : me->whole;
-    (void)err;
+    const group *g = handle;
+    (void)self;
+    if (!g) return moe_fail(err, MOE_E_ARG, "group_info: group is NULL (this rank is not a member)");
     *n = g->n;
     *index = g->index;
     return MOE_OK;

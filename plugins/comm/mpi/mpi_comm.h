@@ -15,7 +15,8 @@ enum { TAG_CALL = 1, TAG_DATA = 2 }; /* messages of a group's own communicator *
 typedef struct transfer {
     uint64_t bytes;
     uint32_t peer; /* index in the group */
-    int32_t receive;
+    int32_t tag, receive;
+    _Atomic int32_t landed;
 } transfer;
 
 /* All messages of one call, in three arrays of one length. */
@@ -43,12 +44,12 @@ typedef struct group {
     char *scratch;        /* [n * piece] */
     const void **sources; /* [n] of a reduction */
     uint64_t piece;
-    pthread_mutex_t lock; /* current, waits */
+    pthread_mutex_t lock; /* current, waits, n_ops, shown */
     node_call current;
     int32_t waits; /* WAIT_* */
     char name[NODE_NAME];
+    uint32_t n_ops, shown; /* of p2p: messages, and transfers that `waiting` may look at */
     struct group *next;
-    struct window *windows;
 } group;
 enum { WAIT_NOT, WAIT_FOR_CALLS, WAIT_FOR_DATA, WAIT_FOR_MESSAGES };
 
@@ -58,9 +59,10 @@ struct instance {
     uint32_t rank, world, nodes;
     int crowded; /* more ranks on this node than processors */
     int tag_most, reserved;
-    group *whole;         /* all ranks; in the list too */
-    group *groups;        /* list */
-    pthread_mutex_t lock; /* the list */
+    group *whole;  /* all ranks; in the list too */
+    group *groups; /* list */
+    struct window *windows;
+    pthread_mutex_t lock; /* groups */
     moe_bootstrap bootstrap;
 };
 
@@ -80,8 +82,8 @@ moe_status group_join(group *g, const comm_call *call, moe_err *err);
 moe_status group_begin(instance *me, group *g, const comm_call *call, const void *in, const void *out, moe_err *err);
 /* Has member i, of this node, entered this rank's call? */
 int group_has_come(const group *g, uint32_t i);
-/* A call of messages begins, which is not collective. */
-void group_begin_messages(group *g);
+/* The messages of a p2p call have been begun, as n transfers of the flight. */
+void group_tell_messages(group *g, uint32_t n_ops, uint32_t n);
 /* The call is over, however it ended: nobody is waited for. Gives status back. */
 moe_status group_leave(group *g, moe_status status);
 /* A fault that only this rank may see: ends all, who would wait for it. g may be NULL. Returns MOE_E_ARG. */
@@ -119,9 +121,8 @@ moe_status mpi_all_to_all_v(void *self, void *handle, void *stream, const moe_a2
 moe_status mpi_p2p(void *self, void *handle, void *stream, const moe_p2p_op *ops, uint32_t n, moe_err *err);
 moe_status mpi_window_create(void *self, void *handle, uint64_t bytes, moe_window *out, moe_err *err);
 void mpi_window_destroy(void *self, moe_window *w);
-/* Makes what members wrote into windows of the group visible; before and after a meeting. */
-void window_sync(const group *g);
-/* every rank's bytes at in to out [n * bytes], within a call that was joined */
+void windows_close(instance *me); /* those that the host has left */
+/* Every rank's bytes at in to out [n * bytes], within a call that was joined. */
 moe_status collect_blobs(group *g, const void *in, uint64_t bytes, void *out, moe_err *err);
 
 #endif

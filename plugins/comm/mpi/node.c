@@ -1,8 +1,7 @@
-/* Shared memory of a node (shm_open, its name gone as soon as all have it open) and messages of an abort to others. */
+/* Shared memory of a node, and messages of an abort to others. */
 #include "node.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <moe/options.h>
 #include <pthread.h>
@@ -10,10 +9,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "memory.h"
 
 enum { TAG_ABORT = 1, ABORTING = 1, ABORTED = 2 };
 enum { LOOK_TURNS = 32, LOOK_NS = 250000000 };
@@ -114,46 +114,14 @@ static moe_status find_homes(node *n, MPI_Comm here, moe_err *err) {
 }
 
 /* ---- the memory ---- */
-enum { NAME_BYTES = 64 };
-
-static void *map_memory(int fd, size_t bytes) {
-    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    return at == MAP_FAILED ? NULL : at;
-}
-
-/* Makes the memory under a name that nobody has, for the others to open. */
-static void *make_memory(size_t bytes, char name[NAME_BYTES]) {
-    int fd = -1;
-    for (int i = 0; fd < 0 && i < 1000; i++) {
-        snprintf(name, NAME_BYTES, "/moehost-%d-%d", (int)getpid(), i);
-        fd = shm_open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
-        if (fd < 0 && errno != EEXIST) break;
-    }
-    if (fd < 0) {
-        name[0] = 0;
-        return NULL;
-    }
-    errno = posix_fallocate(fd, 0, (off_t)bytes); /* now, not by a signal at the first touch */
-    void *at = errno ? NULL : map_memory(fd, bytes);
-    close(fd);
-    return at;
-}
-
-static void *open_memory(size_t bytes, const char *name) {
-    int fd = name[0] ? shm_open(name, O_RDWR, 0600) : -1;
-    void *at = fd >= 0 ? map_memory(fd, bytes) : NULL;
-    if (fd >= 0) close(fd);
-    return at;
-}
-
 static moe_status share_memory(node *n, MPI_Comm here, moe_err *err) {
     const int first = n->home[n->rank] == n->rank;
-    char name[NAME_BYTES] = "";
+    char name[MEMORY_NAME] = "";
     n->bytes = sizeof(shared) + n->n * sizeof(segment);
-    if (first) n->s = make_memory(n->bytes, name);
+    if (first) n->s = memory_make(n->bytes, name);
     const int why = errno;
-    int code = MPI_Bcast(name, NAME_BYTES, MPI_CHAR, 0, here);
-    if (!first && code == MPI_SUCCESS) n->s = open_memory(n->bytes, name);
+    int code = MPI_Bcast(name, MEMORY_NAME, MPI_CHAR, 0, here);
+    if (!first && code == MPI_SUCCESS) n->s = memory_open(n->bytes, name);
     int fits = n->s != NULL, all_fit = 0;
     if (n->s) {
         segment *own = &n->s->of[n->place[n->rank]];
@@ -161,7 +129,7 @@ static moe_status share_memory(node *n, MPI_Comm here, moe_err *err) {
         own->pid_space = pid_space();
     }
     if (code == MPI_SUCCESS) code = MPI_Allreduce(&fits, &all_fit, 1, MPI_INT, MPI_MIN, n->all);
-    if (first && name[0]) shm_unlink(name);
+    if (first) memory_unname(name);
     if (code != MPI_SUCCESS) return mpi_says("sharing memory", code, err);
     if (!fits)
         return moe_fail(err, MOE_E_NOMEM, "rank %u cannot share %zu bytes of memory with its node: %s", n->rank,
@@ -198,7 +166,7 @@ moe_status node_create(MPI_Comm all, uint32_t virtual_node, node **out, moe_err 
 
 void node_free(node *n) {
     if (!n) return;
-    if (n->s) munmap(n->s, n->bytes);
+    memory_close(n->s, n->bytes);
     free(n->home);
     free(n->here);
     pthread_mutex_destroy(&n->lock);

@@ -110,6 +110,7 @@ static moe_status make_whole(instance *me, moe_err *err) {
 static void mpi_destroy(void *self) {
     instance *me = self;
     if (!me) return;
+    windows_close(me);
     while (me->groups) mpi_group_destroy(me, me->groups);
     node_free(me->node);
     if (me->all != MPI_COMM_NULL) MPI_Comm_free(&me->all);

@@ -1,76 +1,68 @@
-/* Windows: memory of MPI_Win_allocate_shared over the members of each node. */
+/* Windows: memory that the group's members of one node share. One of them makes it for all; each has a part on pages of
+ * its own. What a member maps lives until it lets go, whatever has become of the others. */
 #include <moe/options.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "memory.h"
 #include "mpi_comm.h"
 
-typedef struct window {
-    MPI_Win win;
-    MPI_Comm node; /* the members of this node */
-    group *g;
-    void **peers; /* [n] */
+enum { PAGE = 4096 };
+
+struct window {
+    void *base;
+    size_t bytes; /* of all parts */
+    void **peers; /* [n] of the group */
     struct window *next;
-} window;
+};
 
-void window_sync(const group *g) {
-    for (const window *w = g->windows; w; w = w->next) MPI_Win_sync(w->win);
-}
+/* What a member says after it has tried: a name for the others to open, and whether it has its memory. */
+typedef struct offer {
+    char name[MEMORY_NAME];
+    uint64_t fits;
+} offer;
 
-/* Members of this rank's node, in group order, as ranks of the window's communicator. */
-static moe_status find_peers(window *w, moe_err *err) {
-    const group *g = w->g;
-    int place = 0;
-    for (uint32_t i = 0; i < g->n; i++) {
-        MPI_Aint size = 0;
-        int unit = 0;
-        if (!g->slot[i]) continue;
-        int code = MPI_Win_shared_query(w->win, place++, &size, &unit, &w->peers[i]);
-        if (code != MPI_SUCCESS) return mpi_fail("MPI_Win_shared_query", code, err);
-    }
-    return MOE_OK;
-}
-
-/* All members are here: MPI's own calls, which block, end soon. */
-static moe_status make_window(window *w, uint64_t bytes, moe_err *err) {
-    const group *g = w->g;
-    const instance *me = g->me;
-    void *base = NULL;
-    MPI_Info info;
-    int code = MPI_Comm_split(g->comm, (int)node_of(me->node, me->rank), (int)g->index, &w->node);
-    if (code != MPI_SUCCESS) return mpi_fail("MPI_Comm_split", code, err);
-    MPI_Comm_set_errhandler(w->node, MPI_ERRORS_RETURN);
-    MPI_Info_create(&info);
-    MPI_Info_set(info, "alloc_shared_noncontig", "true"); /* every part on pages of its own */
-    code = MPI_Win_allocate_shared((MPI_Aint)(bytes ? bytes : 1), 1, info, w->node, &base, &w->win);
-    MPI_Info_free(&info);
-    if (code != MPI_SUCCESS) return mpi_fail("MPI_Win_allocate_shared", code, err);
-    MPI_Win_set_errhandler(w->win, MPI_ERRORS_RETURN);
-    MPI_Win_lock_all(MPI_MODE_NOCHECK, w->win);
-    moe_status s = find_peers(w, err);
-    if (s == MOE_OK) memset(w->peers[g->index], 0, bytes ? bytes : 1);
-    return s;
-}
-
-static void window_drop(window *w) {
+static void window_free(struct window *w) {
     if (!w) return;
-    if (w->node != MPI_COMM_NULL) MPI_Comm_free(&w->node);
+    memory_close(w->base, w->bytes);
     free(w->peers);
     free(w);
 }
 
-/* In the list from before the barrier on, so that the zeros are seen after it. */
-static moe_status open_window(window *w, uint64_t bytes, moe_err *err) {
-    group *g = w->g;
-    moe_status s = make_window(w, bytes, err);
-    if (s != MOE_OK) {
-        node_abort(g->me->node, err->msg);
-        return s;
-    }
-    w->next = g->windows;
-    g->windows = w;
-    s = group_join(g, &(comm_call){.what = COMM_BARRIER, .op = -1}, err);
-    if (s != MOE_OK) g->windows = w->next;
+/* Room for the members of this node; part: bytes of each, whole pages. */
+static struct window *window_alloc(const group *g, uint64_t part) {
+    struct window *w = calloc(1, sizeof *w);
+    uint64_t here = 0;
+    if (!w) return NULL;
+    for (uint32_t i = 0; i < g->n; i++) here += g->slot[i] != NULL;
+    w->peers = calloc(g->n, sizeof *w->peers);
+    w->bytes = part < UINT64_MAX / 2 / here ? part * here : UINT64_MAX;
+    if (w->peers) return w;
+    free(w);
+    return NULL;
+}
+
+/* The first member on this node. */
+static uint32_t maker_of(const group *g) {
+    uint32_t i = 0;
+    while (!g->slot[i]) i++;
+    return i;
+}
+
+/* all [n] is scratch. The maker offers, the others open, everybody hears who has it. */
+static moe_status share(group *g, struct window *w, offer *all, uint64_t bytes, moe_err *err) {
+    const uint32_t maker = maker_of(g);
+    offer own = {.fits = 0};
+    if (g->index == maker && w) w->base = memory_make(w->bytes, own.name);
+    moe_status s = collect_blobs(g, &own, sizeof own, all, err);
+    if (s == MOE_OK && g->index != maker && w) w->base = memory_open(w->bytes, all[maker].name);
+    own.fits = w && w->base;
+    if (s == MOE_OK) s = collect_blobs(g, &own, sizeof own, all, err);
+    memory_unname(own.name);
+    for (uint32_t i = 0; i < g->n && s == MOE_OK; i++)
+        if (!all[i].fits)
+            s = moe_fail(err, MOE_E_NOMEM, "group %s: rank %u is out of memory for a window of %llu bytes", g->name,
+                         g->ranks[i], (unsigned long long)bytes);
     return s;
 }
 
@@ -78,39 +70,50 @@ moe_status mpi_window_create(void *self, void *handle, uint64_t bytes, moe_windo
     instance *me = self;
     group *g = handle;
     const comm_call call = {.what = COMM_WINDOW_CREATE, .op = -1, .count = bytes};
+    const uint64_t part = bytes ? (bytes + PAGE - 1) / PAGE * PAGE : PAGE;
+    if (g && (!out || !MOE_REACH(out, moe_window, self)))
+        return group_refuse(me, g, "window_create", out ? "out.size is too small" : "out is NULL", err);
     moe_status s = group_begin(me, g, &call, NULL, NULL, err);
     if (s != MOE_OK) return s;
-    window *w = calloc(1, sizeof *w);
-    void **peers = calloc(g->n, sizeof *peers);
-    if (!w || !peers) {
-        free(w);
-        free(peers);
-        return group_leave(g, group_refuse(me, g, "window_create", "out of memory", err));
+    struct window *w = window_alloc(g, part);
+    offer *all = calloc(g->n, sizeof *all);
+    s = all ? share(g, w, all, bytes, err) : group_refuse(me, g, "window_create", "out of memory", err);
+    free(all);
+    group_leave(g, s);
+    if (s != MOE_OK) {
+        window_free(w);
+        return s;
     }
-    *w = (window){.g = g, .peers = peers, .node = MPI_COMM_NULL, .win = MPI_WIN_NULL};
-    s = open_window(w, bytes, err);
-    if (s == MOE_OK)
-        *out = (moe_window){.size = sizeof *out, .n = g->n, .bytes = bytes, .peers = w->peers, .self = w};
-    else
-        window_drop(w);
-    return group_leave(g, s);
+    char *at = w->base;
+    for (uint32_t i = 0; i < g->n; i++)
+        if (g->slot[i]) w->peers[i] = at, at += part;
+    w->next = me->windows;
+    me->windows = w;
+    out->n = g->n;
+    out->bytes = bytes;
+    out->peers = w->peers;
+    out->self = w;
+    return MOE_OK;
 }
 
 void mpi_window_destroy(void *self, moe_window *out) {
-    window *w = out->self;
-    moe_err err = {.size = sizeof err};
-    (void)self;
-    if (!w) return;
-    group *g = w->g;
-    window **at = &g->windows;
+    instance *me = self;
+    if (!out || !out->self) return;
+    struct window **at = &me->windows, *w = out->self;
     while (*at && *at != w) at = &(*at)->next;
-    if (*at) *at = w->next;
-    moe_status s = group_join(g, &(comm_call){.what = COMM_BARRIER, .op = -1}, &err);
-    if (s == MOE_OK) { /* else others may not come, and it stays until the process ends */
-        MPI_Win_unlock_all(w->win);
-        MPI_Win_free(&w->win);
-        window_drop(w);
+    out->n = 0;
+    out->bytes = 0;
+    out->peers = NULL;
+    out->self = NULL;
+    if (!*at) return; /* not of this instance */
+    *at = w->next;
+    window_free(w);
+}
+
+void windows_close(instance *me) {
+    while (me->windows) {
+        struct window *w = me->windows;
+        me->windows = w->next;
+        window_free(w);
     }
-    group_leave(g, s);
-    *out = (moe_window){.size = out->size};
 }

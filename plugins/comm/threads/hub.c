@@ -9,8 +9,10 @@
 #include <unistd.h>
 
 enum { BROKEN = 1, ARRIVED_ONE = 2, ROUND_SHIFT = 16 };
-/* Turns of the waiting loop before sleep: some microseconds where every rank has a core, next to none elsewhere. */
-enum { SPINS_OWN_CORE = 4000, SPINS_SHARED_CORE = 60 };
+/* Turns of the waiting loop before sleep: about 10 microseconds where every rank has a core, next to none elsewhere.
+ * Not more: other work may have put two ranks on one core, where every turn only delays the other one. (To yield
+ * instead gives the core away for milliseconds on a machine with other work.) */
+enum { SPINS_OWN_CORE = 400, SPINS_SHARED_CORE = 60 };
 
 hub *hub_create(uint32_t world) {
     hub *h = calloc(1, sizeof *h);

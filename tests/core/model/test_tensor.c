@@ -92,10 +92,19 @@ enum { MODELS = sizeof models / sizeof models[0] };
 /* ---- meshes: the microbatch of every dp rank is the same, as some results depend on it ---- */
 typedef struct layout {
     uint32_t world, tp, ep, etp;
+    const char *dispatcher;
 } layout;
-/* Of every model; and, from FEW on, of the one with a part of every kind (ALL). */
-static const layout layouts[] = {{2, 2, 1, 1}, {4, 2, 2, 1}, {4, 4, 1, 1}, {4, 2, 1, 1},
-                                 {2, 2, 2, 1}, {4, 2, 4, 1}, {8, 4, 2, 2}, {4, 2, 1, 2}};
+static const layout one = {1, 1, 1, 1, "local"}, two = {2, 2, 1, 1, "local"}, folded = {2, 2, 2, 1, "alltoall"},
+                    crossed = {4, 2, 2, 1, "alltoall"}, wide = {4, 2, 4, 1, "deepep"};
+/* Of every model FEW; of the one with a part of every kind (ALL) the others too. */
+static const layout *const layouts[] = {&two,
+                                        &crossed,
+                                        &wide,
+                                        &(layout){4, 4, 1, 1, "local"},
+                                        &(layout){4, 2, 1, 1, "local"},
+                                        &(layout){2, 2, 2, 1, "allgather"},
+                                        &(layout){8, 4, 2, 2, "hier"},
+                                        &(layout){4, 2, 1, 2, "alltoall"}};
 enum { LAYOUTS = sizeof layouts / sizeof layouts[0], FEW = 2, ALL = 1 };
 
 static outcome prepare(int kind, layout at, int steps) {
@@ -110,7 +119,7 @@ static outcome prepare(int kind, layout at, int steps) {
     t->mesh.ep = at.ep;
     t->mesh.etp = at.etp;
     o.cfg.world = at.world;
-    if (at.ep * at.etp > 1) o.cfg.dispatcher = "alltoall";
+    o.cfg.dispatcher = at.dispatcher;
     return o;
 }
 
@@ -119,8 +128,6 @@ static outcome run(int kind, layout at, int steps) {
     ranks_run(at.world, one_rank, &o);
     return o;
 }
-
-static const layout one = {1, 1, 1, 1};
 
 static int close_to(double a, double b) {
     return (isnan(a) && isnan(b)) || fabs(a - b) <= 1e-5 * fabs(b);
@@ -149,8 +156,8 @@ START_TEST(C023_C027_C053_gradients_of_any_mesh_are_those_of_one_rank) {
     rig names;
     rig_open(&names, &whole.cfg, NULL);
     for (int i = 0; i < (_i == ALL ? LAYOUTS : FEW); i++) {
-        outcome o = run(_i, layouts[i], 1);
-        compare(&o, &whole, &names, layouts[i]);
+        outcome o = run(_i, *layouts[i], 1);
+        compare(&o, &whole, &names, *layouts[i]);
         free_outcome(&o);
     }
     rig_close(&names);
@@ -159,7 +166,7 @@ START_TEST(C023_C027_C053_gradients_of_any_mesh_are_those_of_one_rank) {
 END_TEST
 
 START_TEST(losses_of_many_steps_are_those_of_one_rank) {
-    static const layout meshes[] = {{2, 2, 1, 1}, {4, 2, 4, 1}};
+    const layout meshes[] = {two, wide};
     outcome whole = run(1, one, STEPS);
     for (int i = 0; i < 2; i++) {
         outcome o = run(1, meshes[i], STEPS);
@@ -213,7 +220,7 @@ static void replica_rank(rank_env *env) {
 }
 
 START_TEST(C054_C055_C056_replicas_stay_equal_and_finite) {
-    static const layout meshes[] = {{2, 2, 1, 1}, {2, 2, 2, 1}, {4, 2, 2, 1}};
+    const layout meshes[] = {two, folded, crossed};
     for (int i = 0; i < 3; i++) {
         replica_case c = {.cfg = prepare(1, meshes[i], 3).cfg};
         ranks_run(meshes[i].world, replica_rank, &c);
@@ -225,41 +232,157 @@ START_TEST(C054_C055_C056_replicas_stay_equal_and_finite) {
 END_TEST
 
 /* ---- a router's own parameters ---- */
-/* topk with a parameter whose gradient is the number of tokens that it has seen. */
-static moe_status needs_with_param(void *self, moe_router_needs *needs, moe_err *err) {
-    static const moe_param_spec spec = {"seen", "zeros", 1, MOE_F32, {3, 1, 1, 1}};
+/* topk with parameters whose gradients are the number of tokens that it has seen, and the sum of what came back. */
+static moe_status needs_with_params(void *self, moe_router_needs *needs, moe_err *err) {
+    static const moe_param_spec spec = {"seen", "zeros", 1, MOE_F32, {2, 1, 1, 1}};
     moe_status status = ((const moe_router_v0 *)plugin_open("router", "topk")->vtable)->needs(self, needs, err);
     needs->params = &spec;
     needs->n_params = 1;
     return status;
 }
 
-static moe_status count_tokens(const void *self, const moe_route_args *a, moe_err *err) {
-    for (int i = 0; i < 3; i++) ((float *)a->d_params[0].data)[i] += (float)a->d_weights->shape[0];
+static moe_status note_tokens(const void *self, const moe_route_args *a, moe_err *err) {
+    float *seen = a->d_params[0].data;
+    const float *d = a->d_weights->data;
+    seen[0] += (float)a->d_weights->shape[0];
+    for (int64_t i = 0; i < a->d_weights->shape[0] * a->d_weights->shape[1]; i++) seen[1] += fabsf(d[i]);
     return ((const moe_router_v0 *)plugin_open("router", "topk")->vtable)->route_bwd(self, a, err);
 }
 
+typedef struct seen_case {
+    rig_cfg cfg;
+    float seen[RANKS][2];
+} seen_case;
+
 static void seen_rank(rank_env *env) {
-    rig r;
-    rig_open(&r, env->arg, env);
-    rig_step(&r, 1);
-    float seen[3] = {0};
+    seen_case *c = env->arg;
     moe_err err = {.size = sizeof err};
-    ck_assert_int_eq(trainer_read(r.t, "layers.1.router.seen", 1, seen, &err), 3);
-    for (int i = 0; i < 3; i++) ck_assert_msg(seen[i] == (float)(GLOBAL * 16), "%g tokens", (double)seen[i]);
+    rig r;
+    rig_open(&r, &c->cfg, env);
+    rig_step(&r, 1);
+    ck_assert_int_eq(trainer_read(r.t, "layers.1.router.seen", 1, c->seen[env->rank], &err), 2);
     rig_close(&r);
 }
 
 START_TEST(parameters_of_routers_count_once) {
     moe_router_v0 table = *(const moe_router_v0 *)plugin_open("router", "topk")->vtable;
-    table.needs = needs_with_param;
-    table.route_bwd = count_tokens;
-    static const layout meshes[] = {{1, 1, 1, 1}, {2, 2, 1, 1}, {4, 2, 2, 1}};
+    table.needs = needs_with_params;
+    table.route_bwd = note_tokens;
+    const layout meshes[] = {one, two, crossed};
+    seen_case c[3];
     for (int i = 0; i < 3; i++) {
-        rig_cfg c = prepare(1, meshes[i], 1).cfg;
-        c.router_table = &table;
-        ranks_run(meshes[i].world, seen_rank, &c);
+        c[i] = (seen_case){.cfg = prepare(ALL, meshes[i], 1).cfg};
+        c[i].cfg.router_table = &table;
+        ranks_run(meshes[i].world, seen_rank, &c[i]);
+        for (uint32_t r = 0; r < meshes[i].world; r++) {
+            const float *seen = c[i].seen[r];
+            ck_assert_msg(seen[0] == (float)(GLOBAL * 16), "%g tokens", (double)seen[0]);
+            ck_assert_msg(seen[1] > 0 && close_to((double)seen[1], (double)c[0].seen[0][1]), "%.9g came back, not %.9g",
+                          (double)seen[1], (double)c[0].seen[0][1]);
+        }
     }
+}
+END_TEST
+
+/* ---- a capacity that experts are padded to ---- */
+static void padded(rig_cfg *c) {
+    c->trainer.model.capacity = 1;
+    c->trainer.model.capacity_pad = 1;
+}
+
+START_TEST(padded_experts_of_any_mesh_are_those_of_one_rank) {
+    const layout meshes[] = {one, folded, crossed, {4, 2, 2, 1, "deepep"}};
+    outcome o[4];
+    rig names;
+    for (int i = 0; i < 4; i++) {
+        o[i] = prepare(ALL, meshes[i], 1);
+        padded(&o[i].cfg);
+        ranks_run(meshes[i].world, one_rank, &o[i]);
+        if (i == 0) rig_open(&names, &o[0].cfg, NULL);
+        ck_assert(o[i].result[0].dropped > 0);
+        compare(&o[i], &o[0], &names, meshes[i]);
+    }
+    rig_close(&names);
+    for (int i = 0; i < 4; i++) free_outcome(&o[i]);
+}
+END_TEST
+
+/* A rank's dispatcher would have half of a microbatch, whose experts have no capacity of their own. */
+static void refused_rank(rank_env *env) {
+    rig r;
+    moe_err err = {.size = sizeof err};
+    ck_assert_int_eq(rig_try_open(&r, env->arg, env, &err), MOE_E_UNSUPPORTED);
+    ck_assert_msg(strstr(err.msg, "etp * ep = 1 * 1 to be a multiple of tp = 2"), "%s", err.msg);
+}
+
+START_TEST(padding_to_a_capacity_wants_whole_microbatches) {
+    rig_cfg c = prepare(ALL, two, 1).cfg;
+    padded(&c);
+    ranks_run(2, refused_rank, &c);
+}
+END_TEST
+
+/* ---- half of the tokens are padding ---- */
+typedef struct mask_case {
+    rig_cfg cfg;
+    double loss[RANKS];
+    float *gradients[RANKS];
+} mask_case;
+
+static void mask_rank(rank_env *env) {
+    mask_case *c = env->arg;
+    const model_cfg *m = &c->cfg.trainer.model;
+    int32_t tokens[64];
+    uint8_t mask[64];
+    moe_err err = {.size = sizeof err};
+    trainer_values v;
+    int64_t n = 0;
+    rig r;
+    for (int64_t i = 0; i < m->micro * m->seq; i++) {
+        tokens[i] = (int32_t)(i * 37 % m->vocab);
+        mask[i] = i % m->seq < m->seq / 2;
+    }
+    rig_open(&r, &c->cfg, env);
+    ck_assert_msg(!trainer_dump(r.t, tokens, mask, &v, &err), "%s", err.msg);
+    ck_assert_int_eq(v.valid, m->micro * (m->seq / 2 - 1));
+    c->loss[env->rank] = v.loss;
+    c->gradients[env->rank] = rig_tensors(&r, 1, &n);
+    rig_close(&r);
+}
+
+/* The balance losses are of the 16 live tokens, not of 32, and not of each rank's for itself: one tp rank has all of
+ * one sequence, and so live tokens and padding. */
+START_TEST(C027_half_padding_leaves_the_gradients) {
+    const layout meshes[] = {one, two, folded};
+    mask_case c[3];
+    rig names;
+    for (int i = 0; i < 3; i++) {
+        c[i] = (mask_case){.cfg = prepare(3, meshes[i], 1).cfg};
+        c[i].cfg.router[0] = (moe_kv){"aux_coef", "0.5"};
+        c[i].cfg.trainer.programs = TRAINER_DUMP | TRAINER_DUMP_GRADS;
+        ranks_run(meshes[i].world, mask_rank, &c[i]);
+        if (i == 0) rig_open(&names, &c[0].cfg, NULL);
+        double d = rig_difference(&names, c[i].gradients[0], c[0].gradients[0]);
+        ck_assert_msg(d < 1e-5 && close_to(c[i].loss[0], c[0].loss[0]), "mesh %d: gradients differ by %g", i, d);
+    }
+    rig_close(&names);
+    for (int i = 0; i < 3; i++)
+        for (int r = 0; r < RANKS; r++) free(c[i].gradients[r]);
+}
+END_TEST
+
+/* ---- the same bits again ---- */
+START_TEST(runs_repeat_bit_for_bit) {
+    outcome o[2];
+    for (int i = 0; i < 2; i++) {
+        o[i] = prepare(ALL, crossed, 3);
+        o[i].cfg.precision = "bf16";
+        ranks_run(crossed.world, one_rank, &o[i]);
+        ck_assert(isfinite(o[i].loss[0][2]));
+    }
+    ck_assert_mem_eq(o[0].loss, o[1].loss, sizeof o[0].loss);
+    ck_assert_mem_eq(o[0].tensors[0], o[1].tensors[0], (size_t)o[0].n * sizeof(float));
+    for (int i = 0; i < 2; i++) free_outcome(&o[i]);
 }
 END_TEST
 
@@ -298,7 +421,7 @@ static logits_case logits_of(layout at) {
 }
 
 START_TEST(logits_are_whole_on_every_rank) {
-    logits_case whole = logits_of(one), cut = logits_of((layout){2, 2, 1, 1});
+    logits_case whole = logits_of(one), cut = logits_of(two);
     const model_cfg *m = &whole.cfg.trainer.model;
     int64_t n = m->micro * m->seq * m->vocab;
     for (int r = 0; r < 2; r++) {
@@ -317,6 +440,52 @@ START_TEST(logits_are_whole_on_every_rank) {
 }
 END_TEST
 
+/* ---- time in which rows travel ---- */
+static uint32_t find_node(const graph *g, const char *name) {
+    for (uint32_t i = 0; i < g->n_nodes; i++)
+        if (strcmp(g->nodes[i].info.name, name) == 0) return i;
+    ck_abort_msg("no node %s", name);
+    return 0;
+}
+
+/* `name` lies between begin and end in its lane, and does not wait for the exchange. */
+static void between(const program *p, const char *begin, const char *exchange, const char *end, const char *name) {
+    uint32_t a = find_node(p->g, begin), x = find_node(p->g, exchange), b = find_node(p->g, end);
+    uint32_t n = find_node(p->g, name);
+    ck_assert_msg(p->l.pos[a] < p->l.pos[n] && p->l.pos[n] < p->l.pos[b], "%s is not between %s and %s", name, begin,
+                  end);
+    ck_assert_msg(lanes_before(&p->l, n)[MOE_LANE_COMM_EP] < p->l.pos[x], "%s waits for %s", name, exchange);
+}
+
+static void busy_rank(rank_env *env) {
+    static const char *const moves[2][3] = {
+        {"L1.mb0.dispatch.pack.fwd", "L1.mb0.dispatch.exchange.fwd", "L1.mb0.dispatch.unpack.fwd"},
+        {"L1.mb0.combine.pack.fwd", "L1.mb0.combine.exchange.fwd", "L1.mb0.combine.unpack.fwd"}};
+    static const char *const back[2][3] = {
+        {"L1.mb0.dispatch.pack.bwd", "L1.mb0.dispatch.exchange.bwd", "L1.mb0.dispatch.unpack.bwd"},
+        {"L1.mb0.combine.pack.bwd", "L1.mb0.combine.exchange.bwd", "L1.mb0.combine.unpack.bwd"}};
+    static const struct {
+        const char *const *move, *name;
+    } rows[] = {{moves[0], "L1.mb0.shared.w1.fwd"},       {moves[0], "L1.mb0.shared.swiglu.fwd"},
+                {moves[1], "L1.mb0.shared.w2.fwd"},       {back[0], "L1.mb0.shared.w2.dgrad.bwd"},
+                {back[0], "L1.mb0.shared.w1.dgrad.bwd"},  {back[1], "L1.mb0.shared.w1.wgrad.bwd"},
+                {back[1], "L1.mb0.experts.w1.wgrad.bwd"}, {back[1], "L1.mb0.experts.w2.wgrad.bwd"}};
+    rig r;
+    rig_open(&r, env->arg, env);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        between(&r.t->programs[PROGRAM_TRAIN], rows[i].move[0], rows[i].move[1], rows[i].move[2], rows[i].name);
+    rig_close(&r);
+}
+
+START_TEST(C087_shared_experts_and_weight_gradients_run_while_rows_travel) {
+    const layout meshes[] = {folded, {2, 1, 2, 1, "alltoall"}};
+    for (int i = 0; i < 2; i++) {
+        rig_cfg c = prepare(ALL, meshes[i], 1).cfg;
+        ranks_run(2, busy_rank, &c);
+    }
+}
+END_TEST
+
 int main(void) {
     TCase *t = tcase_create("tensor");
     tcase_set_timeout(t, 300);
@@ -324,6 +493,11 @@ int main(void) {
     tcase_add_test(t, losses_of_many_steps_are_those_of_one_rank);
     tcase_add_test(t, C054_C055_C056_replicas_stay_equal_and_finite);
     tcase_add_test(t, parameters_of_routers_count_once);
+    tcase_add_test(t, C087_shared_experts_and_weight_gradients_run_while_rows_travel);
+    tcase_add_test(t, padded_experts_of_any_mesh_are_those_of_one_rank);
+    tcase_add_test(t, padding_to_a_capacity_wants_whole_microbatches);
+    tcase_add_test(t, C027_half_padding_leaves_the_gradients);
+    tcase_add_test(t, runs_repeat_bit_for_bit);
     tcase_add_test(t, logits_are_whole_on_every_rank);
     return run_suite("tensor", t);
 }

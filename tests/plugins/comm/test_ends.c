@@ -367,6 +367,43 @@ START_TEST(misuse_by_one_rank_is_refused_and_ends_all) {
 }
 END_TEST
 
+/* ---- experts that one rank does not use ---- */
+
+enum { EXPERTS = 4, WIDTH = 33 };
+
+/* Rank 0 has no token for expert 3: its gradient is zeros, and summed all the same. which 1: it leaves that call out.
+ */
+static void unused_rank(rank_env *env) {
+    end_case *k = env->arg;
+    const uint32_t r = env->rank;
+    void *self = threads_open(env, k->c), *g = threads_group(k->c, self, "edp");
+    moe_err err = {.size = sizeof err};
+    moe_status s = MOE_OK;
+    for (uint32_t e = 0; e < EXPERTS && s == MOE_OK; e++) {
+        float grad[WIDTH];
+        for (int i = 0; i < WIDTH; i++) grad[i] = r == 0 && e == 3 ? 0 : (float)(e + 1) * (float)(i - 9);
+        if (k->which && r == 0 && e == 3) continue;
+        s = k->c->all_reduce(self, g, NULL, grad, grad, WIDTH, MOE_F32, MOE_SUM, &err);
+        for (int i = 0; i < WIDTH && s == MOE_OK; i++)
+            COUNT_UNLESS(k->faults, grad[i] == (e == 3 ? 1.0f : 2.0f) * (float)(e + 1) * (float)(i - 9));
+    }
+    if (s == MOE_OK) s = k->c->barrier(self, g, NULL, &err);
+    k->status[r] = s;
+    strcpy(k->msg[r], err.msg);
+    k->c->destroy(self);
+}
+
+START_TEST(C086_a_rank_that_does_not_use_an_expert_sums_zeros) {
+    end_case k = {.c = threads_table()}, out = {.c = k.c, .which = 1};
+    ranks_run(2, unused_rank, &k);
+    for (uint32_t r = 0; r < 2; r++) expect_on(&k, r, MOE_OK, "");
+    ranks_run(2, unused_rank, &out); /* to leave it out is told at once, not waited for */
+    for (uint32_t r = 0; r < 2; r++)
+        expect_on(&out, r, MOE_E_COMM, "group edp: rank 0 calls barrier, rank 1 calls all_reduce of 33 F32 (sum)");
+    ck_assert_int_eq(k.faults + out.faults, 0);
+}
+END_TEST
+
 Suite *suite_ends(void) {
     Suite *s = suite_create("comm/threads ends");
     TCase *t = tcase_create("all");
@@ -375,6 +412,7 @@ Suite *suite_ends(void) {
     tcase_add_test(t, a_member_that_left_does_not_end_messages_of_others);
     tcase_add_test(t, parts_of_other_sizes_than_expected_name_both_ranks_on_all);
     tcase_add_loop_test(t, messages_of_other_sizes_than_expected_name_both_ranks, 0, 2);
+    tcase_add_test(t, C086_a_rank_that_does_not_use_an_expert_sums_zeros);
     tcase_add_loop_test(t, misuse_by_one_rank_is_refused_and_ends_all, 0, MISUSES);
     suite_add_tcase(s, t);
     return s;

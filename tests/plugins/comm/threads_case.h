@@ -1,5 +1,6 @@
-/* What the test files of comm/threads share: opening an instance on a rank, and checks that threads may make
- * cheaply (Check writes a message at every ck_assert, so loops count faults and assert once). */
+/* What the test files of comm/threads, some of which comm/mpi runs too, share: opening an instance on a rank, and
+ * checks that threads may make cheaply (Check writes a message at every ck_assert, so loops count faults and assert
+ * once). */
 #ifndef TESTS_THREADS_CASE_H
 #define TESTS_THREADS_CASE_H
 #include <moe/plugin.h>
@@ -7,7 +8,7 @@
 #include "ranks.h"
 
 static inline const moe_comm_v0 *threads_table(void) {
-    return plugin_open("comm", "threads")->vtable;
+    return plugin_open("comm", COMM_UNDER_TEST)->vtable;
 }
 
 /* This rank's instance; fails the test when there is none. */

@@ -13,7 +13,7 @@
  * .., then the scalars of entries. */
 #ifndef DISPATCHER_CROSS_H
 #define DISPATCHER_CROSS_H
-#include "../common/base.h"
+#include "../base.h"
 #include "rows.h"
 
 enum { CROSS_LIST = 1024 }; /* rows of one sum at most */
@@ -25,6 +25,7 @@ typedef struct cross {
     uint32_t n, me, places, expands; /* members; this one; of entries; 0: rows stay in token order (no window) */
     const uint32_t *low, *high;      /* [places] members [low, high) want the entries of a place */
     int64_t tokens, crossings, out_entries, rows_in, entries_in; /* at most: of this member; what comes to it */
+    int64_t window_rows, window_entries; /* of one half, at most: what the others' are of rows_in and crossings, .. */
     const rows_kernel *kernel;
     moe_window window;         /* n 0: none */
     uint64_t half;             /* bytes */
