@@ -221,7 +221,8 @@ static void keep(run *r, int what) {
         if (r->spans[i].end > all.end) all.end = r->spans[i].end;
     }
     const double took = all.end - all.begin;
-    if (!r->result->seconds[what] || took < r->result->seconds[what]) r->result->seconds[what] = took;
+    double *best = &r->result->seconds[what];
+    if (*best <= 0 || took < *best) *best = took;
 }
 
 static moe_status once(bench_rank *b, const moe_bootstrap *bootstrap, int what, moe_err *err) {
