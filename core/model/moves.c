@@ -103,6 +103,7 @@ static void add_phase(emit *e, const movement *m, int phase) {
                               .sent_far = e->sent ? &e->sent[phase == EXCHANGE].far : NULL};
     uint32_t node = emit_node(e, names[m->direction][phase], lanes[phase], run_move, n, &n->args.stream,
                               parts_async(p, &p->cfg.dispatcher));
+    if (e->sent) graph_reads(e->g, node, e->sent_buf);
     emit_bind(e, node, &n->args.handle, m->handle, 0);
     emit_bind(e, node, &n->args.workspace, m->workspace, 1);
     emit_bind(e, node, &c->plane.token_order.data, m->token, !out);

@@ -46,7 +46,7 @@ void group_close(group_case *c) {
 }
 
 /* ---- one rank ---- */
-enum { N_BUFFERS = 16, GUARD = 64 };
+enum { N_BUFFERS = 16, GUARD = 256 }; /* a multiple of any alignment */
 typedef struct buffer {
     unsigned char *data;
     uint64_t bytes;
@@ -72,12 +72,12 @@ typedef struct member {
     moe_err err;
 } member;
 
-/* Poisoned device memory with a guard behind it. */
+/* Poisoned device memory between two guards. */
 static void *poisoned(member *m, uint64_t bytes) {
     ck_assert_uint_lt(m->n_buffers, N_BUFFERS);
     buffer *b = &m->buffers[m->n_buffers++];
-    *b = (buffer){device_alloc(&m->dev, bytes + GUARD), bytes};
-    memset(b->data, GROUP_BYTES, bytes + GUARD);
+    *b = (buffer){(unsigned char *)device_alloc(&m->dev, bytes + 2 * GUARD) + GUARD, bytes};
+    memset(b->data - GUARD, GROUP_BYTES, bytes + 2 * GUARD);
     return b->data;
 }
 static moe_tensor tensor(member *m, int32_t dtype, int32_t ndim, int64_t a, int64_t b) {
@@ -173,7 +173,10 @@ static void make_memory(member *m) {
 static int64_t guards_hurt(const member *m) {
     int64_t n = 0;
     for (uint32_t b = 0; b < m->n_buffers; b++)
-        for (uint64_t i = 0; i < GUARD; i++) n += m->buffers[b].data[m->buffers[b].bytes + i] != GROUP_BYTES;
+        for (uint64_t i = 0; i < GUARD; i++) {
+            n += m->buffers[b].data[m->buffers[b].bytes + i] != GROUP_BYTES;
+            n += m->buffers[b].data[(int64_t)i - GUARD] != GROUP_BYTES;
+        }
     return n;
 }
 
@@ -331,7 +334,8 @@ static void one_rank(rank_env *env) {
     if (o->status != MOE_OK) o->stray += guards_hurt(&m);
     pthread_barrier_wait(&m.c->end);
     if (m.self) m.table->destroy(m.self);
-    for (uint32_t i = 0; i < m.n_buffers; i++) device_free(&m.dev, m.buffers[i].data, m.buffers[i].bytes + GUARD);
+    for (uint32_t i = 0; i < m.n_buffers; i++)
+        device_free(&m.dev, m.buffers[i].data - GUARD, m.buffers[i].bytes + 2 * GUARD);
     device_stop(&m.dev);
     close_comm(&m);
 }
