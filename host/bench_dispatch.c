@@ -1,6 +1,7 @@
 /* Runs of one dispatcher on thread ranks. See bench_dispatch.h. */
 #include "bench_dispatch.h"
 
+#include <moe/ops.h>
 #include <moe/options.h>
 #include <moe/random.h>
 #include <stdlib.h>
@@ -37,7 +38,8 @@ typedef struct bench_rank {
     moe_move_args move;
     uint64_t sent, sent_far;
     void *copy_from; /* [landing rows] */
-    int what;        /* DISPATCH_* */
+    uint64_t copy_bytes;
+    int what; /* DISPATCH_* */
     moe_status status;
     moe_err err;
 } bench_rank;
@@ -160,7 +162,7 @@ static void close_rank(bench_rank *b) {
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) tensor_free(b, all[i]);
     p->device->free(p->device_self, MOE_SPACE_DEVICE, b->layout.handle, b->needs.handle);
     p->device->free(p->device_self, MOE_SPACE_DEVICE, b->layout.workspace, b->needs.workspace);
-    free(b->copy_from);
+    p->device->free(p->device_self, MOE_SPACE_DEVICE, b->copy_from, b->copy_bytes);
     parts_drop_layers(b->parts);
     for (int i = 1; i >= 0; i--) p->comm->group_destroy(p->comm_self, b->groups[i]);
     if (b->stream) p->device->stream_destroy(p->device_self, b->stream);
@@ -172,6 +174,20 @@ static int64_t landing(const bench_rank *b) {
     return ((const int64_t *)b->offsets.data)[b->needs.groups];
 }
 
+static moe_status copy_past_caches(bench_rank *b) {
+    const parts *p = b->parts;
+    const moe_op *op = parts_op(p, MOE_OP_COPY);
+    const moe_copy_attr attr = {.size = sizeof attr, .streaming = 1};
+    const int64_t n = landing(b) * (int64_t)b->r->result->bytes / 4;
+    const moe_tensor from = {.data = b->copy_from, .dtype = MOE_F32, .ndim = 1, .shape = {n, 1, 1, 1}};
+    moe_tensor to = from;
+    to.data = b->plane.expert_order.data;
+    const moe_op_args args = {
+        .size = sizeof args, .n_in = 1, .n_out = 1, .stream = b->stream, .in = &from, .out = &to, .attr = &attr};
+    if (!op) return moe_fail(&b->err, MOE_E_UNSUPPORTED, "the device has no %s", MOE_OP_COPY);
+    return op->forward(p->device_self, &args, &b->err);
+}
+
 static void call(bench_rank *b) {
     const moe_dispatcher_v0 *table = b->parts->dispatcher;
     const void *self = b->parts->dispatcher_self[0];
@@ -181,6 +197,8 @@ static void call(bench_rank *b) {
                                                                                   table->unpack};
     if (b->what == DISPATCH_COPY)
         memcpy(b->plane.expert_order.data, b->copy_from, (size_t)landing(b) * bytes);
+    else if (b->what == DISPATCH_STREAM)
+        b->status = copy_past_caches(b);
     else if (b->what == DISPATCH_LAYOUT)
         b->status = table->layout(self, &b->layout, &b->err);
     else
@@ -204,7 +222,8 @@ static void keep(run *r, int what) {
         if (r->spans[i].end > all.end) all.end = r->spans[i].end;
     }
     const double took = all.end - all.begin;
-    if (!r->result->seconds[what] || took < r->result->seconds[what]) r->result->seconds[what] = took;
+    double *best = &r->result->seconds[what];
+    if (*best <= 0 || took < *best) *best = took;
 }
 
 static moe_status once(bench_rank *b, const moe_bootstrap *bootstrap, int what, moe_err *err) {
@@ -296,12 +315,14 @@ static moe_status measure(bench_rank *b, const moe_bootstrap *bootstrap, moe_err
     moe_status s = once(b, bootstrap, DISPATCH_LAYOUT, err);
     if (s) return s;
     const size_t bytes = (size_t)landing(b) * b->r->result->bytes;
-    b->copy_from = malloc(bytes + 64);
-    if (!b->copy_from) return moe_fail(err, MOE_E_NOMEM, "out of memory for %zu bytes", bytes);
-    memset(b->copy_from, 1, bytes + 64); /* its pages */
+    b->copy_bytes = bytes + 64;
+    s = block(b, b->copy_bytes, &b->copy_from, err); /* the same kind of pages */
+    if (s) return s;
+    memset(b->copy_from, 1, bytes);
     memset(b->plane.expert_order.data, 1, bytes);
     for (int64_t i = 0; i < cfg->tries && !s; i++) {
         s = once(b, bootstrap, DISPATCH_COPY, err);
+        if (!s) s = once(b, bootstrap, DISPATCH_STREAM, err);
         if (!s) s = once(b, bootstrap, DISPATCH_LAYOUT, err);
         if (!s) s = once(b, bootstrap, DISPATCH_OUT, err);
         if (!s && i == 0) s = add_up(b, bootstrap, MOE_DISPATCH, err);

@@ -13,9 +13,10 @@ typedef struct bench_dispatch_cfg {
     part_ref device, comm;
 } bench_dispatch_cfg;
 
-enum { DISPATCH_COPY, DISPATCH_LAYOUT, DISPATCH_OUT, DISPATCH_BACK, DISPATCH_TIMES };
+enum { DISPATCH_COPY, DISPATCH_STREAM, DISPATCH_LAYOUT, DISPATCH_OUT, DISPATCH_BACK, DISPATCH_TIMES };
 
-/* seconds: the best of all tries, from the first rank's start to the last one's end. */
+/* DISPATCH_COPY: memcpy; DISPATCH_STREAM: the same bytes past the caches (moe.copy/0), what memory gives at most.
+ * seconds: the best of all tries, from the first rank's start to the last one's end. */
 typedef struct bench_dispatch_result {
     double seconds[DISPATCH_TIMES];      /* 0: not measured yet */
     int64_t rows;                        /* that land, of all ranks */

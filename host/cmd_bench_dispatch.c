@@ -133,10 +133,12 @@ typedef struct figure {
     double value, peak; /* peak: NaN = none */
 } figure;
 
-enum { FIGURES = 8 };
+enum { FIGURES = 10 };
 static void figures_of(const bench_dispatch_result *r, figure *f) {
     const double rows = 1e-6 * (double)r->rows, copy = rows / r->seconds[DISPATCH_COPY], none = (double)NAN;
     const figure all[FIGURES] = {
+        {"copy", "Mrow/s", copy, none},
+        {"copy.streaming", "Mrow/s", rows / r->seconds[DISPATCH_STREAM], none},
         {"layout", "ms", 1e3 * r->seconds[DISPATCH_LAYOUT], none},
         {"dispatch.time", "ms", 1e3 * r->seconds[DISPATCH_OUT], none},
         {"combine.time", "ms", 1e3 * r->seconds[DISPATCH_BACK], none},

@@ -143,6 +143,10 @@ static void fill_row(loop *l, int64_t step, const step_result *r, double took, m
     METRICS_SET(row, dropped, r->dropped);
     METRICS_SET(row, imbalance, r->imbalance);
     METRICS_SET(row, dead, r->dead);
+    if (l->s->mesh.degree[MESH_ETP_EP] > 1) {
+        METRICS_SET(row, dispatch_bytes, r->sent);
+        METRICS_SET(row, dispatch_far_bytes, r->sent_far);
+    }
     if (!isnan(r->aux_loss)) METRICS_SET(row, aux_loss, r->aux_loss);
     if (!isnan(r->z_loss)) METRICS_SET(row, z_loss, r->z_loss);
     if (!isnan(r->router_entropy)) METRICS_SET(row, router_entropy, r->router_entropy);

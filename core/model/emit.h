@@ -62,6 +62,7 @@ typedef struct emit {
     /* [2] host memory, or NULL. Movements of rows add to it: [0] phases on the compute lane, [1] those on comm:ep, as
      * both may run at once. The sum is what counts. */
     sent_bytes *sent;
+    buf_id sent_buf;      /* of sent: movements "read" it, so that whoever takes the sums comes after all of them */
     tref divisor, routed; /* [1] I64: valid targets, and tokens that are not padding, of the global batch */
     tref positions, inv_freq;
     tref docs, mask;      /* of the current microbatch; absent without documents */

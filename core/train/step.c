@@ -136,6 +136,16 @@ static void emit_stats(emit *e, const step_cfg *cfg, const char *name) {
     stage_out(e, "valid.out", cfg->staging->valid, e->divisor, 1);
 }
 
+/* What the movements of all ranks have sent. */
+static void emit_sent(emit *e, const step_cfg *cfg) {
+    int64_t *sent = cfg->staging->sent;
+    if (!e->sent) return;
+    tref t = stage_in(e, "sent", sent, MOE_I64, 4);
+    if (!e->g->status) graph_writes(e->g, e->g->n_nodes - 1, e->sent_buf);
+    emit_all_reduce(e, "sent.all_reduce", MESH_WORLD, MOE_LANE_COMM_DP, MOE_SUM, t, NULL, 0);
+    stage_out(e, "sent.out", sent + 4, t, 4);
+}
+
 /* Sums over the ranks, and results to the host. */
 static void emit_results(emit *e, const step_cfg *cfg, tref stop) {
     const model *m = e->m;
@@ -143,6 +153,7 @@ static void emit_results(emit *e, const step_cfg *cfg, tref stop) {
     int64_t n_counts = (int64_t)m->cfg.layers * m->cfg.experts, n_stats = (int64_t)model_n_stats(m);
     tref drops = tref_of(e->drops, MOE_I64, 2, 0, 0);
     emit_stats(e, cfg, "stats.all_reduce");
+    emit_sent(e, cfg);
     emit_all_reduce(e, "stop.all_reduce", MESH_WORLD, MOE_LANE_COMM_DP, MOE_SUM, stop, NULL, 0);
     stage_out(e, "stop.out", s->stats + n_stats, stop, 1);
     stage_out(e, "routed.out", s->routed + 1, e->routed, 1);
@@ -164,6 +175,10 @@ moe_status step_build_train(program *p, const step_cfg *cfg, moe_err *err) {
     moe_status status = begin(p, &e, cfg, 1, err);
     if (status) return status;
     batch_refs all = stage_batch(&e, s, m->cfg.micro * m->cfg.seq * cfg->n_micro, 1);
+    if (m->place.mesh->degree[MESH_ETP_EP] > 1) {
+        e.sent = (sent_bytes *)s->sent;
+        e.sent_buf = graph_buffer_fixed(e.g, s->sent, 4 * sizeof *s->sent, "sent");
+    }
     tref hyper = stage_in(&e, "hyper", s->hyper, MOE_F32, 4), stop = stage_in(&e, "stop", s->stop, MOE_F64, 1);
     zero_grads(&e);
     emit_divisors(&e, cfg, &all);

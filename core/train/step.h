@@ -31,6 +31,7 @@ typedef struct staging {
     int64_t *counts; /* [layers, experts] out */
     int64_t *drops;  /* [2] out: choices, dropped ones; 0 without a capacity */
     int64_t *valid;  /* [1] out: the divisor of the loss */
+    int64_t *sent;   /* [8] bytes of dispatched rows: {all, far} of the two lanes, of this rank, then of all ranks */
     int64_t *routed; /* [2] in: tokens of the global batch, for a batch without documents; out: the routers' divisor */
     float *norm;     /* [2] out: gradient norm, clip coefficient */
     uint64_t *step;  /* [1] in: optimiser step, from 1; routers read it in place */

@@ -125,8 +125,7 @@ static moe_status start_parts(trainer *t, const parts_cfg *with, moe_err *err) {
     exec_lanes_init(&t->lanes, t->parts->device, t->parts->device_self, t->parts->cfg.rank);
     watchdog_attach(t->dog, t->parts->comm, t->parts->comm_self, &t->lanes, NULL);
     watchdog_enter(t->dog, "the making of the groups");
-    if (!t->cfg.plan_only)
-        status = mesh_groups_open(&t->groups, &t->mesh, with->rank, t->parts->comm, t->parts->comm_self, err);
+    status = mesh_groups_open(&t->groups, &t->mesh, with->rank, t->parts->comm, t->parts->comm_self, err);
     watchdog_leave(t->dog);
     return status ? status : watch_groups(t, err);
 }
@@ -301,6 +300,8 @@ static moe_status collect(const trainer *t, double lr, step_result *out, moe_err
                          .lr = lr,
                          .grad_norm = (double)s->norm[0],
                          .tokens = *s->valid,
+                         .sent = s->sent[4] + s->sent[6],
+                         .sent_far = s->sent[5] + s->sent[7],
                          .dropped = s->drops[0] ? (double)s->drops[1] / (double)s->drops[0] : 0,
                          .stop = (int)s->stats[model_n_stats(t->model)]};
     return expert_load(t, out, err);
@@ -316,6 +317,7 @@ moe_status trainer_step(trainer *t, int64_t step, int stop, step_result *out, mo
     double lr = lr_at(&t->cfg.lr, step);
     *s->step = (uint64_t)step;
     *s->stop = stop ? 1 : 0;
+    memset(s->sent, 0, 8 * sizeof *s->sent);
     s->hyper[0] = (float)lr;
     s->hyper[1] = (float)(1 - pow((double)o->beta1, (double)step));
     s->hyper[2] = (float)(1 - pow((double)o->beta2, (double)step));

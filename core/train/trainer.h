@@ -39,11 +39,12 @@ typedef struct trainer_cfg {
 typedef struct step_result {
     double loss, aux_loss, z_loss, router_entropy; /* router values: mean over MoE layers; NaN where not reported */
     double lr, grad_norm;
-    int64_t tokens;   /* valid tokens of the step */
-    double dropped;   /* fraction of all choices that the capacity dropped */
-    double imbalance; /* max / mean choices of an expert, worst layer; NaN without experts */
-    int64_t dead;     /* experts that no token chose, worst layer */
-    int stop;         /* ranks that were asked to stop */
+    int64_t tokens;         /* valid tokens of the step */
+    int64_t sent, sent_far; /* bytes of rows that dispatchers gave to other ranks; of these, to other nodes */
+    double dropped;         /* fraction of all choices that the capacity dropped */
+    double imbalance;       /* max / mean choices of an expert, worst layer; NaN without experts */
+    int64_t dead;           /* experts that no token chose, worst layer */
+    int stop;               /* ranks that were asked to stop */
 } step_result;
 
 typedef struct trainer_memory {

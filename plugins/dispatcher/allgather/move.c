@@ -67,14 +67,16 @@ moe_status allgather_pack(const void *self, const moe_move_args *args, moe_err *
 
 /* ---- exchange ---- */
 static moe_status gather(const staging *s, const void *in, uint64_t out, int64_t bytes, moe_err *err) {
-    disp_sent(s->args, (uint64_t)((s->me->d.members - 1) * s->g->mine * bytes));
-    return allgather_gather(s->me, s->g, s->me->d.group, s->args->stream, in, at(s, out), bytes, s->args->workspace,
-                            err);
+    const disp *d = &s->me->d;
+    for (uint32_t m = 0; m < d->members; m++) disp_sent(d, s->args, m, m == d->me ? 0 : (uint64_t)(s->g->mine * bytes));
+    return allgather_gather(s->me, s->g, d->group, s->args->stream, in, at(s, out), bytes, s->args->workspace, err);
 }
 
 static moe_status reduce(const staging *s, uint64_t in, uint64_t out, int64_t elements, moe_err *err) {
     const disp *d = &s->me->d;
-    disp_sent(s->args, (uint64_t)((s->g->all - s->g->mine) * elements * 4));
+    const int64_t *tokens = array(s, s->me->tokens);
+    for (uint32_t m = 0; m < d->members; m++)
+        disp_sent(d, s->args, m, m == d->me ? 0 : (uint64_t)(tokens[m] * elements * 4));
     if (d->comm)
         return d->comm->reduce_scatter(d->comm_self, d->group, s->args->stream, at(s, in), at(s, out),
                                        (uint64_t)(s->g->most * elements), MOE_F32, MOE_SUM, err);

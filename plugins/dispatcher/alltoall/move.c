@@ -102,7 +102,7 @@ static moe_status exchange_rows(const staging *s, void *rows, int64_t width, moe
     const int64_t *mine = s->args->direction == MOE_DISPATCH ? s->r->sent : s->r->landed;
     moe_a2a_args a = {.size = sizeof a, .in = rows, .out = (char *)rows + mine[1] * width};
     set_parts(s, width, s->args->workspace, &a);
-    for (uint32_t m = 0; m < d->members; m++) disp_sent(s->args, a.in_bytes[m]);
+    for (uint32_t m = 0; m < d->members; m++) disp_sent(d, s->args, m, a.in_bytes[m]);
     return d->comm->all_to_all_v(d->comm_self, d->group, s->args->stream, &a, err);
 }
 

@@ -167,3 +167,10 @@ moe_status disp_end_all(const disp *d, moe_status status, const moe_err *err) {
     if (status != MOE_OK && d->comm) d->comm->abort(d->comm_self, err->msg);
     return status;
 }
+
+void disp_sent(const disp *d, const moe_move_args *args, uint32_t m, uint64_t bytes) {
+    const uint32_t size = d->node_size;
+    if (args->sent) *args->sent += bytes;
+    if (!MOE_REACH(args, moe_move_args, sent_far) || !args->sent_far || !size) return;
+    if ((d->first_rank + m) / size != (d->first_rank + d->me) / size) *args->sent_far += bytes;
+}

@@ -71,8 +71,6 @@ static inline int disp_present(const moe_tensor *t) {
 
 /* A fault that only this member has found: ends the calls of the others, now and later. Returns status. */
 moe_status disp_end_all(const disp *d, moe_status status, const moe_err *err);
-/* Adds to args->sent, where the host counts. */
-static inline void disp_sent(const moe_move_args *args, uint64_t bytes) {
-    if (args->sent) *args->sent += bytes;
-}
+/* Bytes to member m, added to args->sent and sent_far, where the host counts. */
+void disp_sent(const disp *d, const moe_move_args *args, uint32_t m, uint64_t bytes);
 #endif

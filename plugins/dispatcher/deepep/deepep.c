@@ -1,15 +1,15 @@
 /* dispatcher/deepep: a token crosses once to each member that has one of its experts, straight into that member's
  * window, and is spread there; on the way back each member sums its rows of a token and returns one. (the idea:
- * DeepSeek, DeepEP; methods of DeepSeek-V3, arXiv 2412.19437, 3.2.2) The crossing itself: ../cross/cross.h.
+ * DeepSeek, DeepEP; methods of DeepSeek-V3, arXiv 2412.19437, 3.2.2) The crossing itself: ../common/cross/cross.h.
  *
  * `sent` counts, in either direction, one row of each plane for each other member that a token goes to, and 4 bytes for
  * each (slot, member) with slot scalars. Rows come back in the planes' type: a sum of BF16 rows is rounded once at the
  * experts' member, whichever that is, and once at the token's. */
 #include <stdlib.h>
 
+#include "../common/cross/cross.h"
+#include "../common/cross/cross_args.h"
 #include "../common/plan.h"
-#include "../cross/cross.h"
-#include "../cross/cross_args.h"
 
 typedef struct deepep {
     disp d;
@@ -120,8 +120,7 @@ static moe_status deepep_exchange(const void *self, const moe_move_args *args, m
     s = args->direction == MOE_DISPATCH ? cross_dispatch(&me->c, &p, &call, err)
                                         : cross_combine(&me->c, &p, &call, err);
     for (uint32_t m = 0; m < me->c.n && s == MOE_OK; m++)
-        cross_tell_sent(&me->d, args, m,
-                        cross_sent(&me->c, &p, args->direction, cross_width(args), call.scalars != NULL, m));
+        disp_sent(&me->d, args, m, cross_sent(&me->c, &p, args->direction, cross_width(args), call.scalars != NULL, m));
     return s;
 }
 

@@ -8,9 +8,9 @@
  * one row to the token's member, which sums over the nodes. A hop rounds once to the planes' type. */
 #ifndef DISPATCHER_HIER_H
 #define DISPATCHER_HIER_H
+#include "../common/cross/cross.h"
+#include "../common/cross/cross_args.h"
 #include "../common/plan.h"
-#include "../cross/cross.h"
-#include "../cross/cross_args.h"
 
 typedef struct hier {
     disp d;

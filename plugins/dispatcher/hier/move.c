@@ -174,11 +174,11 @@ static void tell_sent(const movement *v) {
     const int scalars = v->call.scalars != NULL;
     const int32_t way = v->args->direction;
     for (uint32_t b = 0; b < me->nodes; b++)
-        cross_tell_sent(&me->d, v->args, b * me->per_node + me->d.me % me->per_node,
-                        cross_sent(&me->rail, &v->rail, way, width, scalars, b));
+        disp_sent(&me->d, v->args, b * me->per_node + me->d.me % me->per_node,
+                  cross_sent(&me->rail, &v->rail, way, width, scalars, b));
     for (uint32_t m = 0; m < me->per_node; m++)
-        cross_tell_sent(&me->d, v->args, me->node * me->per_node + m,
-                        cross_sent(&me->inner, &v->inner, way, width, scalars, m));
+        disp_sent(&me->d, v->args, me->node * me->per_node + m,
+                  cross_sent(&me->inner, &v->inner, way, width, scalars, m));
 }
 
 moe_status hier_exchange(const void *self, const moe_move_args *args, moe_err *err) {

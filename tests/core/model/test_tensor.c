@@ -284,6 +284,108 @@ START_TEST(parameters_of_routers_count_once) {
 }
 END_TEST
 
+/* ---- a capacity that experts are padded to ---- */
+static void padded(rig_cfg *c) {
+    c->trainer.model.capacity = 1;
+    c->trainer.model.capacity_pad = 1;
+}
+
+START_TEST(padded_experts_of_any_mesh_are_those_of_one_rank) {
+    const layout meshes[] = {one, folded, crossed, {4, 2, 2, 1, "deepep"}};
+    outcome o[4];
+    rig names;
+    for (int i = 0; i < 4; i++) {
+        o[i] = prepare(ALL, meshes[i], 1);
+        padded(&o[i].cfg);
+        ranks_run(meshes[i].world, one_rank, &o[i]);
+        if (i == 0) rig_open(&names, &o[0].cfg, NULL);
+        ck_assert(o[i].result[0].dropped > 0);
+        compare(&o[i], &o[0], &names, meshes[i]);
+    }
+    rig_close(&names);
+    for (int i = 0; i < 4; i++) free_outcome(&o[i]);
+}
+END_TEST
+
+/* A rank's dispatcher would have half of a microbatch, whose experts have no capacity of their own. */
+static void refused_rank(rank_env *env) {
+    rig r;
+    moe_err err = {.size = sizeof err};
+    ck_assert_int_eq(rig_try_open(&r, env->arg, env, &err), MOE_E_UNSUPPORTED);
+    ck_assert_msg(strstr(err.msg, "etp * ep = 1 * 1 to be a multiple of tp = 2"), "%s", err.msg);
+}
+
+START_TEST(padding_to_a_capacity_wants_whole_microbatches) {
+    rig_cfg c = prepare(ALL, two, 1).cfg;
+    padded(&c);
+    ranks_run(2, refused_rank, &c);
+}
+END_TEST
+
+/* ---- half of the tokens are padding ---- */
+typedef struct mask_case {
+    rig_cfg cfg;
+    double loss[RANKS];
+    float *gradients[RANKS];
+} mask_case;
+
+static void mask_rank(rank_env *env) {
+    mask_case *c = env->arg;
+    const model_cfg *m = &c->cfg.trainer.model;
+    int32_t tokens[64];
+    uint8_t mask[64];
+    moe_err err = {.size = sizeof err};
+    trainer_values v;
+    int64_t n = 0;
+    rig r;
+    for (int64_t i = 0; i < m->micro * m->seq; i++) {
+        tokens[i] = (int32_t)(i * 37 % m->vocab);
+        mask[i] = i % m->seq < m->seq / 2;
+    }
+    rig_open(&r, &c->cfg, env);
+    ck_assert_msg(!trainer_dump(r.t, tokens, mask, &v, &err), "%s", err.msg);
+    ck_assert_int_eq(v.valid, m->micro * (m->seq / 2 - 1));
+    c->loss[env->rank] = v.loss;
+    c->gradients[env->rank] = rig_tensors(&r, 1, &n);
+    rig_close(&r);
+}
+
+/* The balance losses are of the 16 live tokens, not of 32, and not of each rank's for itself: one tp rank has all of
+ * one sequence, and so live tokens and padding. */
+START_TEST(C027_half_padding_leaves_the_gradients) {
+    const layout meshes[] = {one, two, folded};
+    mask_case c[3];
+    rig names;
+    for (int i = 0; i < 3; i++) {
+        c[i] = (mask_case){.cfg = prepare(3, meshes[i], 1).cfg};
+        c[i].cfg.router[0] = (moe_kv){"aux_coef", "0.5"};
+        c[i].cfg.trainer.programs = TRAINER_DUMP | TRAINER_DUMP_GRADS;
+        ranks_run(meshes[i].world, mask_rank, &c[i]);
+        if (i == 0) rig_open(&names, &c[0].cfg, NULL);
+        double d = rig_difference(&names, c[i].gradients[0], c[0].gradients[0]);
+        ck_assert_msg(d < 1e-5 && close_to(c[i].loss[0], c[0].loss[0]), "mesh %d: gradients differ by %g", i, d);
+    }
+    rig_close(&names);
+    for (int i = 0; i < 3; i++)
+        for (int r = 0; r < RANKS; r++) free(c[i].gradients[r]);
+}
+END_TEST
+
+/* ---- the same bits again ---- */
+START_TEST(runs_repeat_bit_for_bit) {
+    outcome o[2];
+    for (int i = 0; i < 2; i++) {
+        o[i] = prepare(ALL, crossed, 3);
+        o[i].cfg.precision = "bf16";
+        ranks_run(crossed.world, one_rank, &o[i]);
+        ck_assert(isfinite(o[i].loss[0][2]));
+    }
+    ck_assert_mem_eq(o[0].loss, o[1].loss, sizeof o[0].loss);
+    ck_assert_mem_eq(o[0].tensors[0], o[1].tensors[0], (size_t)o[0].n * sizeof(float));
+    for (int i = 0; i < 2; i++) free_outcome(&o[i]);
+}
+END_TEST
+
 /* ---- logits ---- */
 typedef struct logits_case {
     rig_cfg cfg;
@@ -392,6 +494,10 @@ int main(void) {
     tcase_add_test(t, C054_C055_C056_replicas_stay_equal_and_finite);
     tcase_add_test(t, parameters_of_routers_count_once);
     tcase_add_test(t, C087_shared_experts_and_weight_gradients_run_while_rows_travel);
+    tcase_add_test(t, padded_experts_of_any_mesh_are_those_of_one_rank);
+    tcase_add_test(t, padding_to_a_capacity_wants_whole_microbatches);
+    tcase_add_test(t, C027_half_padding_leaves_the_gradients);
+    tcase_add_test(t, runs_repeat_bit_for_bit);
     tcase_add_test(t, logits_are_whole_on_every_rank);
     return run_suite("tensor", t);
 }

@@ -36,11 +36,45 @@ static moe_status boundless_info(void *self, moe_device_info *info, moe_err *err
     info->memory_total = 0;
     return status;
 }
+/* A rank of a mesh, which talks to nobody: enough for a plan; any other call would crash. A group is its axis. */
+typedef struct quiet_rank {
+    mesh mesh;
+    uint32_t rank;
+    mesh_axis axes[MESH_AXES];
+} quiet_rank;
+static quiet_rank quiet; /* of the test of this process */
+
 static moe_status quiet_create(const moe_comm_cfg *cfg, const moe_host *host, void **self, moe_err *err) {
     (void)cfg;
     (void)host;
     (void)err;
-    *self = malloc(1);
+    *self = &quiet;
+    return MOE_OK;
+}
+static void quiet_destroy(void *self) {
+    (void)self;
+}
+static moe_status quiet_split(void *self, void *parent, const char *name, uint32_t color, void **group, moe_err *err) {
+    quiet_rank *q = self;
+    (void)parent;
+    int axis = 0;
+    while (axis < MESH_AXES && strcmp(name, mesh_axis_name((mesh_axis)axis)) != 0) axis++;
+    if (axis == MESH_AXES) axis = MESH_ETP_EP; /* "layout" */
+    if (color != mesh_first(&q->mesh, (mesh_axis)axis, q->rank)) return moe_fail(err, MOE_E_ARG, "color %u", color);
+    q->axes[axis] = (mesh_axis)axis;
+    *group = &q->axes[axis];
+    return MOE_OK;
+}
+static void quiet_drop(void *self, void *group) {
+    (void)self;
+    (void)group;
+}
+static moe_status quiet_info(void *self, void *group, uint32_t *n, uint32_t *index, moe_err *err) {
+    const quiet_rank *q = self;
+    const mesh_axis axis = *(const mesh_axis *)group;
+    (void)err;
+    *n = q->mesh.degree[axis];
+    *index = mesh_coord(&q->mesh, axis, q->rank);
     return MOE_OK;
 }
 static void quiet_abort(void *self, const char *reason) {
@@ -52,11 +86,13 @@ static moe_status quiet_poll(void *self, moe_err *err) {
     (void)err;
     return MOE_OK;
 }
-/* Nothing that a plan needs: a call of another function would crash. */
 static const moe_comm_v0 quiet_comm = {.size = sizeof quiet_comm,
                                        .launch = MOE_LAUNCH_PROCESSES,
                                        .create = quiet_create,
-                                       .destroy = free,
+                                       .destroy = quiet_destroy,
+                                       .group_split = quiet_split,
+                                       .group_destroy = quiet_drop,
+                                       .group_info = quiet_info,
                                        .abort = quiet_abort,
                                        .poll = quiet_poll};
 
@@ -88,22 +124,33 @@ static rig_cfg large_model(uint32_t layers) {
                                   .norm_eps = 1e-6F,
                                   .init_std = 0.006F,
                                   .seed = 3};
-    c.trainer.optimizer = (optimizer_cfg){OPTIMIZER_ADAMW, 0.9F, 0.95F, 1e-8F, 0.1F, 1, 0};
+    c.trainer.optimizer = (optimizer_cfg){.kind = OPTIMIZER_ADAMW,
+                                          .beta1 = 0.9F,
+                                          .beta2 = 0.95F,
+                                          .eps = 1e-8F,
+                                          .weight_decay = 0.1F,
+                                          .clip = 1,
+                                          .distributed = 1};
     c.trainer.programs = TRAINER_TRAIN;
     c.trainer.plan_only = 1;
     return c;
 }
 
-static double plan(rig_cfg *c, const char *what) {
+static double plan(rig_cfg *c, uint32_t rank, const char *what) {
     rig *r = malloc(sizeof *r);
     ck_assert_ptr_nonnull(r);
     static moe_device_v0 boundless; /* the cpu's, without its limit */
     boundless = *(const moe_device_v0 *)plugin_open("device", "cpu")->vtable;
     boundless.info = boundless_info;
     c->device = &boundless;
+    rank_env env = {.rank = rank, .world = c->world};
+    env.bootstrap = (moe_bootstrap){.size = sizeof env.bootstrap, .rank = rank, .world = 1};
     moe_err err = {.size = sizeof err};
+    c->trainer.mesh.world = c->world;
+    quiet.rank = rank;
+    ck_assert_msg(!mesh_init(&quiet.mesh, &c->trainer.mesh, &err), "%s", err.msg);
     double begin = cpu_seconds();
-    moe_status status = rig_try_open(r, c, NULL, &err);
+    moe_status status = rig_try_open(r, c, &env, &err);
     double took = cpu_seconds() - begin;
     ck_assert_msg(!status, "%s", err.msg);
     const trainer_memory m = trainer_memory_of(r->t);
@@ -116,10 +163,21 @@ static double plan(rig_cfg *c, const char *what) {
 }
 
 START_TEST(one_rank_of_16384) {
+    static const struct {
+        uint32_t tp, ep, etp, rank;
+        const char *dispatcher, *what;
+    } at[] = {{1, 1, 1, 0, "local", "61 layers, dp 16384"},
+              {1, 64, 1, 16383, "alltoall", "61 layers, dp 16384, ep 64"},
+              {8, 64, 1, 777, "alltoall", "61 layers, tp 8, dp 2048, ep 64"},
+              {2, 32, 2, 8192, "allgather", "61 layers, tp 2, dp 8192, etp 2, ep 32"}};
     rig_cfg c = large_model(61);
     c.world = WORLD;
     c.trainer.global = WORLD;
-    double took = plan(&c, "61 layers, 16384 ranks");
+    c.trainer.mesh.tp = at[_i].tp;
+    c.trainer.mesh.ep = at[_i].ep;
+    c.trainer.mesh.etp = at[_i].etp;
+    c.dispatcher = at[_i].dispatcher;
+    double took = plan(&c, at[_i].rank, at[_i].what);
     if (UNDER_SANITIZER) return;
     ck_assert_double_lt(took, MOST_SECONDS);
     ck_assert_double_lt(peak_bytes(), MOST_BYTES);
@@ -130,7 +188,7 @@ START_TEST(many_layers) {
     rig_cfg c = large_model(512);
     c.world = 1;
     c.trainer.global = 1;
-    double took = plan(&c, "512 layers");
+    double took = plan(&c, 0, "512 layers");
     if (!UNDER_SANITIZER) ck_assert_double_lt(took, MOST_SECONDS);
 }
 END_TEST
@@ -139,7 +197,7 @@ START_TEST(many_microbatches) {
     rig_cfg c = large_model(61);
     c.world = WORLD;
     c.trainer.global = 64 * WORLD;
-    double took = plan(&c, "61 layers, 64 microbatches");
+    double took = plan(&c, 0, "61 layers, 64 microbatches");
     if (!UNDER_SANITIZER) ck_assert_double_lt(took, 2 * MOST_SECONDS);
 }
 END_TEST
@@ -194,7 +252,7 @@ END_TEST
 int main(void) {
     TCase *t = tcase_create("scale");
     tcase_set_timeout(t, 120);
-    tcase_add_test(t, one_rank_of_16384);
+    tcase_add_loop_test(t, one_rank_of_16384, 0, 4);
     tcase_add_test(t, many_layers);
     tcase_add_test(t, many_microbatches);
     tcase_add_test(t, all_groups_of_16384_ranks);

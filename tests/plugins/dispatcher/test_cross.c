@@ -1,6 +1,6 @@
 /* dispatcher/deepep and dispatcher/hier: what is theirs alone. Nodes, windows that are used in turn, comms without
  * windows, and the loops over rows. What all dispatchers share: test_group_*.c, where both take part. */
-#include <dispatcher/cross/cross.h>
+#include <cross.h>
 #include <sys/mman.h>
 
 #include "cross_volume.h"
@@ -123,7 +123,7 @@ START_TEST(C042_halves_of_windows_are_free_when_their_turn_comes) {
     group_case c;
     group_open(&c, _i ? "hier" : "deepep", &s, DEVICE_PLAIN);
     group_fill_with(&c, anything);
-    c.repeats = 60;
+    c.repeats = 30;
     c.before = dawdle;
     group_run(&c);
     group_check(&c);

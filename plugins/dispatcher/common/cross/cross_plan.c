@@ -153,6 +153,7 @@ static void place(const cross *c, const cross_plan *p, const int64_t *sizes, int
         p->in_entry[m + 1] = p->in_entry[m] + its[2 * c->me + 1];
         p->there_row[m] = p->there_entry[m] = p->back_row[m] = p->back_entry[m] = 0;
         for (uint32_t s = 0; s < c->me; s++) {
+            if (s == m) continue; /* what stays with a member passes no window */
             p->there_row[m] += sizes[s * stride + 2 * m];
             p->there_entry[m] += sizes[s * stride + 2 * m + 1];
             p->back_row[m] += its[2 * s];

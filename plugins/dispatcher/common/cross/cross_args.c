@@ -30,10 +30,3 @@ int64_t cross_width(const moe_move_args *args) {
     for (uint32_t i = 0; i < args->n_planes; i++) width += disp_width_bytes(&args->planes[i].token_order);
     return width;
 }
-
-void cross_tell_sent(const disp *d, const moe_move_args *args, uint32_t m, uint64_t bytes) {
-    const uint32_t size = d->node_size;
-    if (args->sent) *args->sent += bytes;
-    if (!MOE_REACH(args, moe_move_args, sent_far) || !args->sent_far || !size) return;
-    if ((d->first_rank + m) / size != (d->first_rank + d->me) / size) *args->sent_far += bytes;
-}

@@ -28,8 +28,12 @@ static char *half_of(const cross *c, uint32_t member) {
 static char *window_row(const move *v, uint32_t member, int64_t i) {
     return half_of(v->c, member) + v->at + i * v->plane->width;
 }
+/* Where this member finds position (or entry) i of those that begin at first [n + 1]: its own pass no window. */
+static int64_t place_in(const cross *c, const int64_t *first, int64_t i) {
+    return i < first[c->me] ? i : i - (first[c->me + 1] - first[c->me]);
+}
 static uint64_t plane_end(const cross *c, uint64_t at, int64_t width) {
-    const uint64_t end = at + (uint64_t)disp_max(c->rows_in, c->crossings) * (uint64_t)width;
+    const uint64_t end = at + (uint64_t)c->window_rows * (uint64_t)width;
     return (end + LINE - 1) / LINE * LINE;
 }
 static float *window_scalars(const cross *c, uint32_t member, uint64_t at) {
@@ -81,7 +85,7 @@ static void spread_rows(void *arg, int64_t piece, uint32_t worker) {
         const int is_own = i >= own && i < own_end;
         if (is_own != v->own) continue;
         const char *from = is_own ? token_row(&v->plane->tokens, p->token[p->out_first[c->me] + i - own], width)
-                                  : window_row(v, c->me, i);
+                                  : window_row(v, c->me, place_in(c, p->in_first, i));
         for (int64_t e = p->in_end[i]; e < p->in_end[i + 1]; e++)
             c->kernel->copy(v->plane->experts + p->in_row[e] * width, from, width, v->past);
     }
@@ -110,11 +114,11 @@ static void spread_scalars(const cross *c, const cross_plan *p, const cross_call
     for (uint32_t g = 0; g < rows->groups; g++)
         for (int64_t r = rows->dev_offsets[g] + rows->dev_counts[g]; r < rows->dev_offsets[g + 1]; r++)
             call->row_scalar[r] = 0;
-    for (uint32_t s = 0; s < c->n; s++) {
-        const int64_t *own = p->scalar + p->out_entry[c->me] - p->in_entry[c->me];
+    const int64_t *own = p->scalar + p->out_entry[c->me] - p->in_entry[c->me];
+    for (uint32_t s = 0; s < c->n; s++)
         for (int64_t e = p->in_entry[s]; e < p->in_entry[s + 1]; e++)
-            call->row_scalar[p->in_row[e]] = s == c->me ? call->scalars[own[e]] : window_scalars(c, c->me, at)[e];
-    }
+            call->row_scalar[p->in_row[e]] =
+                s == c->me ? call->scalars[own[e]] : window_scalars(c, c->me, at)[place_in(c, p->in_entry, e)];
 }
 
 /* ---- combine ---- */
@@ -153,7 +157,7 @@ static rows_list list_token(const move *v, int64_t t, const void **rows) {
     for (int64_t h = p->hop_first[t]; h < p->hop_first[t + 1]; h++) {
         const int64_t at = p->hop_at[h], i = p->in_first[c->me] + at - p->out_first[c->me];
         if (p->hop_member[h] != c->me) {
-            rows[list.n++] = window_row(v, c->me, at);
+            rows[list.n++] = window_row(v, c->me, place_in(c, p->out_first, at));
             continue;
         }
         list.part = list.n;
@@ -193,18 +197,18 @@ static void return_scalars(const cross *c, const cross_plan *p, const cross_call
 /* Each to its entry; an entry that several members have gets their sum, in order. */
 static void sum_scalars(const cross *c, const cross_plan *p, const cross_call *call, uint64_t at) {
     memset(call->scalars, 0, (size_t)p->head[1] * sizeof *call->scalars);
-    for (uint32_t m = 0; m < c->n; m++) {
-        const int64_t *own = p->in_row + p->in_entry[c->me] - p->out_entry[c->me];
+    const int64_t *own = p->in_row + p->in_entry[c->me] - p->out_entry[c->me];
+    for (uint32_t m = 0; m < c->n; m++)
         for (int64_t e = p->out_entry[m]; e < p->out_entry[m + 1]; e++)
-            call->scalars[p->scalar[e]] += m == c->me ? call->row_scalar[own[e]] : window_scalars(c, c->me, at)[e];
-    }
+            call->scalars[p->scalar[e]] +=
+                m == c->me ? call->row_scalar[own[e]] : window_scalars(c, c->me, at)[place_in(c, p->out_entry, e)];
 }
 
 /* ---- movements ---- */
 static moe_status check_call(const cross *c, const cross_call *call, uint64_t *scalars_at, moe_err *err) {
     *scalars_at = 0;
     for (uint32_t i = 0; i < call->n_planes; i++) *scalars_at = plane_end(c, *scalars_at, call->planes[i].width);
-    const uint64_t scalars = call->scalars ? 4 * (uint64_t)disp_max(c->entries_in, c->out_entries) : 0;
+    const uint64_t scalars = call->scalars ? 4 * (uint64_t)c->window_entries : 0;
     if (c->n < 2 || *scalars_at + scalars <= c->half) return MOE_OK;
     return moe_fail(err, MOE_E_ARG, "%s: layer %u: planes take %" PRIu64 " bytes of a window of %" PRIu64, c->d->name,
                     c->d->layer, *scalars_at + scalars, c->half);

@@ -10,7 +10,5 @@ cross_input cross_slots(const disp *d, const moe_tensor *ids, int64_t *rows, uin
 void cross_call_of(const moe_move_args *args, cross_call *call);
 /* Bytes of a row of all planes. */
 int64_t cross_width(const moe_move_args *args);
-/* Adds bytes that went to member m of the dispatcher's group to `sent`, and to sent_far where m is on another node. */
-void cross_tell_sent(const disp *d, const moe_move_args *args, uint32_t m, uint64_t bytes);
 
 #endif

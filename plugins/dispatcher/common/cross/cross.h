@@ -5,7 +5,7 @@
  *
  * Entries: what a token wants, a row of expert order at a place each (an ep rank: the members that hold its experts).
  * cross_plan.c makes the plan of a routing, in layout; cross_move.c moves rows by it. dispatcher/deepep has one
- * crossing among all members; dispatcher/hier one among nodes, by messages (rail.h), and one inside each node.
+ * crossing among all members; dispatcher/hier one among nodes, by messages (hier/move.c), and one inside each node.
  *
  * Windows. Each has two halves, used in turn. A member writes into the others' half h in movement i, they read it after
  * the barrier of i, and the next to write there is movement i + 2: whoever has passed the barrier of i + 1 knows that
@@ -13,7 +13,7 @@
  * .., then the scalars of entries. */
 #ifndef DISPATCHER_CROSS_H
 #define DISPATCHER_CROSS_H
-#include "../common/base.h"
+#include "../base.h"
 #include "rows.h"
 
 enum { CROSS_LIST = 1024 }; /* rows of one sum at most */
@@ -25,6 +25,7 @@ typedef struct cross {
     uint32_t n, me, places, expands; /* members; this one; of entries; 0: rows stay in token order (no window) */
     const uint32_t *low, *high;      /* [places] members [low, high) want the entries of a place */
     int64_t tokens, crossings, out_entries, rows_in, entries_in; /* at most: of this member; what comes to it */
+    int64_t window_rows, window_entries; /* of one half, at most: what the others' are of rows_in and crossings, .. */
     const rows_kernel *kernel;
     moe_window window;         /* n 0: none */
     uint64_t half;             /* bytes */
@@ -57,8 +58,8 @@ typedef struct cross_input {
 } cross_input;
 
 /* ---- cross.c: [main] ---- */
-/* Sizes from the caps that the caller has set (tokens .. entries_in), and the kernel. low, high: kept. MOE_E_ARG where
- * a token has more rows than a sum can take. */
+/* Sizes from the caps that the caller has set (tokens .. entries_in), and the kernel. low, high: kept.
+ * MOE_E_UNSUPPORTED where a token has more rows than a sum can take. */
 moe_status cross_size(cross *c, moe_err *err);
 /* [collective over c->group] The window, where c->expands and there are several members. MOE_E_UNSUPPORTED where a peer
  * cannot be addressed: names `instead`, the dispatchers that need no windows. */

@@ -35,9 +35,11 @@ moe_status cross_open(cross *c, const char *instead, moe_err *err) {
     c->turn = calloc(1, sizeof *c->turn);
     if (!c->turn) return moe_fail(err, MOE_E_NOMEM, "%s: layer %u: out of memory", d->name, d->layer);
     if (!c->expands || c->n < 2) return MOE_OK;
-    const uint64_t rows = (uint64_t)disp_max(c->rows_in, c->crossings),
-                   entries = (uint64_t)disp_max(c->entries_in, c->out_entries);
-    c->half = (rows * 4 * (uint64_t)disp_row_elements(d) + entries * 4 + SPARE + LINE - 1) / LINE * LINE;
+    const int64_t others = c->n - 1;
+    c->window_rows = disp_max(disp_min(c->rows_in, others * c->tokens), disp_min(c->crossings, others * c->tokens));
+    c->window_entries = disp_max(c->entries_in, c->out_entries);
+    c->half = (uint64_t)c->window_rows * 4 * (uint64_t)disp_row_elements(d) + (uint64_t)c->window_entries * 4 + SPARE;
+    c->half = (c->half + LINE - 1) / LINE * LINE;
     c->window = (moe_window){.size = sizeof c->window};
     if (!MOE_REACH(d->comm, moe_comm_v0, window_destroy) || !d->comm->window_create)
         return moe_fail(err, MOE_E_UNSUPPORTED, "%s needs windows, and this comm has none; %s need none", d->name,
