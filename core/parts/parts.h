@@ -38,6 +38,7 @@ typedef struct parts {
     const moe_precision_v0 *precision;
     void *device_self, *comm_self, *scheduler_self, *precision_self;
     void **router_self, **dispatcher_self; /* [n_layers], NULL for dense layers */
+    void *dispatcher_shared;               /* the place of moe_dispatcher_cfg.shared */
     moe_device_service device_service;
     moe_comm_service comm_service;
     part_host *hosts; /* list of service contexts */

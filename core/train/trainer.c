@@ -197,7 +197,8 @@ trainer_memory trainer_memory_of(trainer *t) {
                         .rows = t->lazy_bytes,
                         .staging = t->staging_bytes,
                         .weights = params_weight_bytes(&t->model->params)};
-    m.total = m.params + m.arena + m.device_own + m.staging;
+    for (uint32_t l = 0; l < t->model->cfg.layers; l++) m.windows += t->model->routers[l].dispatch.own_memory;
+    m.total = m.params + m.arena + m.device_own + m.staging + m.windows;
     return m;
 }
 

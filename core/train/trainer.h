@@ -49,8 +49,8 @@ typedef struct step_result {
 
 typedef struct trainer_memory {
     uint64_t params, arena, device_own, staging, total; /* bytes of this rank */
-    uint64_t
-        rows; /* recv = exact: the most that rows in expert order can take; device_own counts what has come of it */
+    uint64_t windows;                                   /* memory that dispatchers hold by themselves */
+    uint64_t rows; /* recv = exact: the most that rows in expert order can take; device_own has what has come of it */
     uint64_t weights; /* of params: the weights as products, norms and routers read them; no masters beside copies */
 } trainer_memory;
 

@@ -199,7 +199,7 @@
     AT(moe_parallel, threads, 4, 4) \
     AT(moe_parallel, run, 8, 8) \
     AT(moe_parallel, self, 16, 8) \
-    SIZE(moe_dispatcher_cfg, 120) \
+    SIZE(moe_dispatcher_cfg, 128) \
     AT(moe_dispatcher_cfg, size, 0, 4) \
     AT(moe_dispatcher_cfg, layer, 4, 4) \
     AT(moe_dispatcher_cfg, top_k, 8, 4) \
@@ -221,7 +221,8 @@
     AT(moe_dispatcher_cfg, reserved, 100, 4) \
     AT(moe_dispatcher_cfg, kv, 104, 8) \
     AT(moe_dispatcher_cfg, n_kv, 112, 8) \
-    SIZE(moe_dispatcher_needs, 40) \
+    AT(moe_dispatcher_cfg, shared, 120, 8) \
+    SIZE(moe_dispatcher_needs, 48) \
     AT(moe_dispatcher_needs, size, 0, 4) \
     AT(moe_dispatcher_needs, dispatch_phases, 4, 4) \
     AT(moe_dispatcher_needs, combine_phases, 8, 4) \
@@ -229,6 +230,7 @@
     AT(moe_dispatcher_needs, handle, 16, 8) \
     AT(moe_dispatcher_needs, workspace, 24, 8) \
     AT(moe_dispatcher_needs, max_rows, 32, 8) \
+    AT(moe_dispatcher_needs, own_memory, 40, 8) \
     SIZE(moe_layout_args, 72) \
     AT(moe_layout_args, size, 0, 4) \
     AT(moe_layout_args, reserved, 4, 4) \

@@ -144,7 +144,8 @@ moe_status disp_open(disp *d, const char *name, const moe_dispatcher_cfg *given,
                 .max_tokens = cfg.max_tokens,
                 .align = cfg.row_align,
                 .min_rows = cfg.min_rows,
-                .recv_rows = cfg.recv_rows};
+                .recv_rows = cfg.recv_rows,
+                .shared = cfg.shared};
     moe_status s = check_sizes(d, err);
     if (s != MOE_OK) return s;
     d->groups = cfg.n_experts / cfg.ep_size;

@@ -26,6 +26,7 @@ typedef struct disp {
     int64_t max_rows;   /* in expert order at most: the worst routing, or recv_rows where that is less */
     int64_t max_landed; /* of them rows that hold a slot's, without padding */
     uint64_t alignment; /* of the device's memory, bytes */
+    void **shared;      /* of the rank's instances (moe_dispatcher_cfg), or NULL */
 } disp;
 
 /* [main] Reads cfg (fields past cfg->size are 0; etp_size 0 is 1) and the services moe.device/0, moe.comm/0. name is

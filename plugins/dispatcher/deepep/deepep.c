@@ -84,6 +84,7 @@ static moe_status deepep_needs(void *self, moe_dispatcher_needs *needs, moe_err 
     needs->handle = me->c.lasting;
     needs->workspace = me->workspace;
     needs->max_rows = me->d.max_rows;
+    needs->own_memory = me->c.made ? 2 * me->c.half : 0;
     return MOE_OK;
 }
 

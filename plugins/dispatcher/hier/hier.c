@@ -8,6 +8,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const char instead[] = "dispatcher/alltoall and dispatcher/allgather";
 
@@ -34,7 +35,9 @@ static moe_status split_groups(hier *me, moe_err *err) {
     const disp *d = &me->d;
     void *whole[2] = {d->group, d->layout_group};
     static const char *const names[2][2] = {{"hier.rail", "hier.node"}, {"hier.rail.layout", "hier.node.layout"}};
-    for (int i = 0; i < 2 && me->nodes > 1 && me->per_node > 1; i++)
+    const cross_memory *of = cross_borrow(&me->inner);
+    if (of) memcpy(me->split, of->groups, sizeof me->split);
+    for (int i = 0; i < 2 && me->nodes > 1 && me->per_node > 1 && !of; i++)
         for (int inside = 0; inside < 2; inside++) {
             const moe_status s =
                 d->comm->group_split(d->comm_self, whole[i], names[i][inside], inside ? me->node : d->me % me->per_node,
@@ -143,8 +146,7 @@ static void place_memory(hier *me) {
 static void hier_destroy(void *self) {
     hier *me = self;
     cross_close(&me->inner);
-    cross_close(&me->rail);
-    for (int i = 3; i >= 0; i--)
+    for (int i = 3; i >= 0 && me->owns; i--) /* not handed over: create has failed */
         if (me->split[i]) me->d.comm->group_destroy(me->d.comm_self, me->split[i]);
     free(me->ranges);
     free(me);
@@ -158,9 +160,13 @@ static moe_status hier_create(const moe_dispatcher_cfg *cfg, const moe_host *hos
     if (s == MOE_OK) s = set_ranges(me, err);
     if (s == MOE_OK) s = size_crossings(me, err);
     if (s == MOE_OK) place_memory(me);
+    if (s == MOE_OK) me->owns = !cross_borrow(&me->inner);
     if (s == MOE_OK) s = split_groups(me, err);
-    if (s == MOE_OK) s = cross_open(&me->rail, instead, err);
     if (s == MOE_OK) s = cross_open(&me->inner, instead, err);
+    if (s == MOE_OK && me->inner.made) {
+        memcpy(me->inner.memory->groups, me->split, sizeof me->split);
+        me->owns = 0;
+    }
     if (s == MOE_OK)
         *self = me;
     else
@@ -176,6 +182,7 @@ static moe_status hier_needs(void *self, moe_dispatcher_needs *needs, moe_err *e
     needs->handle = me->handle;
     needs->workspace = me->workspace;
     needs->max_rows = me->d.max_rows;
+    needs->own_memory = me->inner.made ? 2 * me->inner.half : 0;
     return MOE_OK;
 }
 

@@ -14,7 +14,8 @@
 
 typedef struct hier {
     disp d;
-    uint32_t per_node, node, nodes, reserved; /* members of a node; this one; nodes of the group */
+    uint32_t per_node, node, nodes; /* members of a node; this one; nodes of the group */
+    uint32_t owns;                  /* 1: split is this instance's own, not inner.memory's */
     void *split[4]; /* groups made here: rail and node, each for movements and for layout; NULL where none was needed */
     cross rail, inner;                                      /* among partners, members are nodes; inside this node */
     uint32_t *ranges;                                       /* [4, ep_size] low and high of rail and inner */

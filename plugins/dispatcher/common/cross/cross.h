@@ -18,7 +18,17 @@
 
 enum { CROSS_LIST = 1024 }; /* rows of one sum at most */
 
-/* Constant after create, but for *turn. Members are of this crossing's group. */
+/* The window of a crossing, with what belongs to it. Instances of a rank share one where the host gives them a place
+ * for it: their movements follow each other on one lane, and on all members alike. */
+typedef struct cross_memory {
+    uint32_t users, reserved;
+    moe_window window;
+    uint64_t half;   /* bytes */
+    uint64_t turn;   /* movements so far; touched in exchange alone */
+    void *groups[4]; /* of hier: made with the window, for all its users */
+} cross_memory;
+
+/* Constant after create, but for memory->turn. Members are of this crossing's group. */
 typedef struct cross {
     const disp *d;
     void *group, *layout_group;      /* NULL with one member */
@@ -27,9 +37,9 @@ typedef struct cross {
     int64_t tokens, crossings, out_entries, rows_in, entries_in; /* at most: of this member; what comes to it */
     int64_t window_rows, window_entries; /* of one half, at most: what the others' are of rows_in and crossings, .. */
     const rows_kernel *kernel;
-    moe_window window;         /* n 0: none */
-    uint64_t half;             /* bytes */
-    uint64_t *turn;            /* movements so far; touched in exchange alone */
+    cross_memory *memory;      /* NULL: no window */
+    uint64_t half;             /* bytes that this crossing needs of a half; 0 = no window */
+    int made;                  /* this instance has made the memory */
     uint64_t lasting, passing; /* bytes of handle, and of workspace in layout */
 } cross;
 
@@ -61,10 +71,12 @@ typedef struct cross_input {
 /* Sizes from the caps that the caller has set (tokens .. entries_in), and the kernel. low, high: kept.
  * MOE_E_UNSUPPORTED where a token has more rows than a sum can take. */
 moe_status cross_size(cross *c, moe_err *err);
-/* [collective over c->group] The window, where c->expands and there are several members. MOE_E_UNSUPPORTED where a peer
- * cannot be addressed: names `instead`, the dispatchers that need no windows. */
+/* After cross_size: memory of an earlier instance that is large enough, or NULL. The same on every member. */
+cross_memory *cross_borrow(const cross *c);
+/* [collective over c->group] The window, borrowed or made, where c->expands and there are several members.
+ * MOE_E_UNSUPPORTED where a peer cannot be addressed: names `instead`, the dispatchers that need no windows. */
 moe_status cross_open(cross *c, const char *instead, moe_err *err);
-void cross_close(cross *c); /* [collective over the group] */
+void cross_close(cross *c); /* [collective over the group] the last user ends window and groups */
 
 /* ---- cross_plan.c: [step] ---- */
 /* passing NULL: after layout; then in_end, in_row and in_place are there with c->expands only. */

@@ -22,7 +22,8 @@ static int64_t blocks(int64_t n, int64_t block) {
 }
 
 static char *half_of(const cross *c, uint32_t member) {
-    return (char *)c->window.peers[member] + (*c->turn & 1) * c->half;
+    const cross_memory *m = c->memory;
+    return (char *)m->window.peers[member] + (m->turn & 1) * m->half;
 }
 /* Row i of the plane in this movement's half of a member's window. */
 static char *window_row(const move *v, uint32_t member, int64_t i) {
@@ -243,7 +244,7 @@ moe_status cross_dispatch(const cross *c, const cross_plan *p, const cross_call 
     if (s != MOE_OK) return s;
     spread_all(c, p, call, 0);
     if (call->scalars) spread_scalars(c, p, call, scalars_at);
-    ++*c->turn;
+    if (c->memory) c->memory->turn++;
     return MOE_OK;
 }
 
@@ -263,7 +264,7 @@ moe_status cross_combine(const cross *c, const cross_plan *p, const cross_call *
         cross_run(c, blocks(p->head[0], v.block), sum_tokens, &v);
     }
     if (call->scalars) sum_scalars(c, p, call, scalars_at);
-    ++*c->turn;
+    if (c->memory) c->memory->turn++;
     return MOE_OK;
 }
 
