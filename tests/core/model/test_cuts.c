@@ -86,7 +86,7 @@ static int64_t place(const model *m, const param *p, int64_t k) {
     }
     for (int d = 0; d < p->ndim; d++) {
         rule(p->name, m, d, at[d], &whole);
-        ck_assert(whole >= 0 && whole < p->whole[d]);
+        if (whole < 0 || whole >= p->whole[d]) ck_abort_msg("%s: %lld is out of range", p->name, (long long)whole);
         index = index * p->whole[d] + whole;
     }
     return index;
@@ -106,12 +106,13 @@ static void check_param(const rig *r, const param *p, const float *whole) {
     const float *own = params_address(&m->params, PARAM_MASTER, NULL, p->offset);
     for (int64_t k = 0; k < p->count; k++) {
         int64_t at = place(m, p, k);
-        ck_assert_msg(memcmp(&own[k], &whole[at], sizeof *own) == 0, "%s[%lld] is %g, element %lld of the whole is %g",
-                      p->name, (long long)k, (double)own[k], (long long)at, (double)whole[at]);
+        if (memcmp(&own[k], &whole[at], sizeof *own) != 0)
+            ck_abort_msg("%s[%lld] is %g, element %lld of the whole is %g", p->name, (long long)k, (double)own[k],
+                         (long long)at, (double)whole[at]);
         if (!m->params.copy || p->kind != PARAM_LINEAR) continue;
         uint16_t rounded;
         params_round_bf16(&whole[at], &rounded, 1);
-        ck_assert_msg(m->params.copy[p->offset + k] == rounded, "%s: copy %lld", p->name, (long long)k);
+        if (m->params.copy[p->offset + k] != rounded) ck_abort_msg("%s: copy %lld", p->name, (long long)k);
     }
 }
 

@@ -42,18 +42,19 @@ START_TEST(buckets_cover_every_range_once) {
             const param_bucket *b = &p.buckets[i];
             ck_assert(b->count > 0 && b->count == b->slice * p.members[b->over] && b->slice % PARAM_ALIGN == 0);
             ck_assert(b->begin >= p.range[b->kind][b->over] && b->begin + b->count <= p.range[b->kind][b->over + 1]);
-            for (int64_t k = 0; k < b->count; k++) ck_assert_int_eq(seen[b->begin + k]++, 0);
+            for (int64_t k = 0; k < b->count; k++) seen[b->begin + k]++;
             int32_t first = INT32_MAX; /* the last layers come first */
             for (uint32_t k = 0; k < p.n; k++) {
                 const param *x = &p.at[k];
                 int in = x->offset < b->begin + b->count && b->begin < x->offset + x->count;
-                ck_assert_int_eq(in, k >= b->first && k <= b->last);
+                if (in != (k >= b->first && k <= b->last)) ck_abort_msg("bucket %u, parameter %u: %d", i, k, in);
                 if (in && x->order < first) first = x->order;
             }
             ck_assert_int_le(first, before);
             before = first;
         }
-        for (int64_t k = 0; k < p.begin[PARAM_CLASSES]; k++) ck_assert_int_eq(seen[k], 1);
+        for (int64_t k = 0; k < p.begin[PARAM_CLASSES]; k++)
+            if (seen[k] != 1) ck_abort_msg("element %lld is in %u buckets", (long long)k, seen[k]);
         ck_assert(p.n_buckets >= 9 && p.n_buckets < wanted[w] + 9);
         if (wanted[w] == 40) ck_assert_uint_ge(p.n_buckets, 36);
         free(seen);
@@ -84,8 +85,8 @@ START_TEST(every_element_has_one_owner) {
             for (int kind = 0; kind < PARAM_CLASSES; kind++)
                 for (uint32_t g = 0; g < groups[over]; g++)
                     for (int64_t k = first.range[kind][over]; k < first.range[kind][over + 1]; k++)
-                        ck_assert_msg(owners[g * n + k] == 1, "element %lld of group %u has %u owners", (long long)k, g,
-                                      owners[g * n + k]);
+                        if (owners[g * n + k] != 1)
+                            ck_abort_msg("element %lld of group %u has %u owners", (long long)k, g, owners[g * n + k]);
         free(owners);
         drop(&first);
     }
@@ -122,8 +123,9 @@ static void check_arena(params *p, param_arena from, float **arena, uint64_t byt
              s = params_next_held(p, from, (param_class)kind, s.begin + s.count, p->begin[kind + 1]))
             for (int64_t k = s.begin; k < s.begin + s.count; k++, held++) {
                 int64_t at = params_address(p, from, s.bucket, k) - base;
-                ck_assert_msg(at >= 0 && at < room && !taken[at]++, "arena %d: element %lld is at %lld of %lld", from,
-                              (long long)k, (long long)at, (long long)room);
+                if (at < 0 || at >= room || taken[at]++)
+                    ck_abort_msg("arena %d: element %lld is at %lld of %lld", from, (long long)k, (long long)at,
+                                 (long long)room);
             }
     ck_assert_int_eq(held, room);
     *arena = NULL;

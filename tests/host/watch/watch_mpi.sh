@@ -16,7 +16,7 @@ cp "$tests/watch/tiny.ini" .
 # run_and SIGNAL OUT: two processes, of which one gets the signal after the first checkpoint; exit code in $code
 run_and() {
     mpirun --oversubscribe -n 2 "$moehost" run tiny.ini --out "$2" --steps 1000000 --quiet --set comm.plugin=mpi \
-        --set comm.timeout=10 >out.txt 2>err.txt &
+        --set comm.timeout=20 >out.txt 2>err.txt &
     job=$!
     i=0
     while [ ! -d "$2/ckpt/step-00000002" ] && [ ! -d "$2/ckpt/step-00000004" ] && [ $i -lt 600 ]; do
@@ -37,9 +37,9 @@ run_and() {
 echo "- a stopped process"
 run_and STOP stopped
 [ $code = 4 ] || { cat err.txt >&2; fail "exit code $code, not 4"; }
-[ $took -lt 60 ] || fail "the end took $took s"
+[ $took -lt 90 ] || fail "the end took $took s"
 [ "$(grep -c '^moehost: ' err.txt)" = 1 ] || { cat err.txt >&2; fail "not one line"; }
-grep -q '^moehost: .*has not returned for 1[0-9.]* s: .*rank [01] \(has not come\|does not go on\)' err.txt ||
+grep -q '^moehost: .*has not returned for 2[0-9.]* s: .*rank [01] has not come' err.txt ||
     { cat err.txt >&2; fail "nobody is named"; }
 expect 0 "$moehost" run tiny.ini --out stopped --resume --set comm.ranks=2 --steps 1
 
