@@ -2,6 +2,7 @@
  * the first time from memory: for its largest logit, for the exponentials and their sum, and for the gradient, which
  * scales the exponentials that the second pass has left where the gradient belongs (BF16: in the worker's scratch). */
 #include "loss.h"
+#include "loss_narrow.h"
 
 static const char op[] = MOE_OP_CROSS_ENTROPY;
 enum { MOST_KEPT = CPU_SCRATCH_FLOATS - LOSS_COLUMNS }; /* of a BF16 row; exponentials of a wider one are made twice */
@@ -83,10 +84,32 @@ static void write_gradient(const loss_call *c, const loss_row *r, int64_t t, flo
     cpu_store(c->dlogits, r->at + c->targets[t], 1, &own);
 }
 
+/* A BF16 row of which the worker's scratch can hold the exponentials. range: of this row, if it is known; then of the
+ * next of `rows`. Returns 0 where the logits lie too far apart, and has done nothing. */
+static int lose_narrow_row(const loss_call *c, int64_t t, int64_t rows, float *e, narrow_range *range, double *loss) {
+    const int64_t n = c->width, at = cpu_row_at(t, n);
+    const uint16_t *row = (const uint16_t *)c->logits->data + at; /* [n] */
+    narrow_range own = range->row == t ? *range : narrow_find_range(row, n);
+    range->row = -1;
+    if (!(own.largest - own.smallest <= NARROW_SPAN)) return 0; /* a NaN, too, and infinities */
+    narrow_next next = {.row = t + 1 < rows ? row + n : NULL, .behind = (c->tokens - t - 2) * n};
+    double sum = narrow_exponentials(row, e, n, own.largest, &next);
+    *range = next.range;
+    range->row = next.row ? t + 1 : -1;
+    *loss += (double)own.largest + log(sum) - (double)cpu_from_bf16(row[c->targets[t]]);
+    if (!c->dlogits) return 1;
+    const float scale = (float)((double)c->inverse / sum);
+    float mine = narrow_find(e, c->targets[t]) * scale - c->inverse;
+    narrow_scale((uint16_t *)c->dlogits->data + at, e, scale, n);
+    cpu_store(c->dlogits, at + c->targets[t], 1, &mine);
+    return 1;
+}
+
 static void lose_rows(void *arg, int64_t piece, cpu_worker *w) {
     const loss_call *c = arg;
     double loss = 0.0;
     int64_t end = cpu_min(c->tokens, (piece + 1) * c->block);
+    narrow_range range = {.row = -1};
     int keep = c->logits->dtype != MOE_F32 && c->width <= MOST_KEPT;
     for (int64_t t = piece * c->block; t < end; t++) {
         loss_row r = {.at = cpu_row_at(t, c->width), .room = w->scratch, .fetch = t + 1 < end};
@@ -94,6 +117,7 @@ static void lose_rows(void *arg, int64_t piece, cpu_worker *w) {
             if (c->dlogits) cpu_zero(c->dlogits, r.at, c->width);
             continue;
         }
+        if (keep && lose_narrow_row(c, t, end, w->scratch, &range, &loss)) continue;
         if (keep) r.kept = w->scratch + LOSS_COLUMNS;
         float one, own = *cpu_load(c->logits, r.at + c->targets[t], 1, &one), largest = find_largest(c, &r);
         double sum = sum_exponentials(c, &r, largest);

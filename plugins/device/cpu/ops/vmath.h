@@ -162,6 +162,31 @@ static inline vm_vector vm_exps_negative(vm_vector x) {
 #endif
 }
 
+/* x = e^x for -86 <= x <= 0 in each lane of VM_GROUP vectors and nothing else, cheaper still: as 2^(x log2 e), with
+ * log2 e in one part, so that the relative error grows to 1.6e-7 + 1.4e-8 |x|. A softmax whose results are rounded to
+ * BF16 does not notice: it is that of logits times 1 - 1.4e-8. 2^r = 1 + r q(r), q of degree 4 (Remez, 1.1e-7). All
+ * vectors go through each step together, because a core does not look far enough ahead to see beyond the chain of one
+ * vector: measured, a third faster. */
+enum { VM_GROUP = 4 };
+#define VM_EACH _Pragma("GCC unroll 4") for (int v = 0; v < VM_GROUP; v++)
+static inline __attribute__((always_inline)) void vm_exps_narrow(vm_vector x[VM_GROUP]) {
+#if defined(__FMA__) || defined(__FP_FAST_FMAF)
+    const float turn = 0x1.715476p+0f, shift = 12582912.0f; /* log2 e, 1.5 * 2^23 */
+    vm_vector shifted[VM_GROUP], r[VM_GROUP], q[VM_GROUP];
+    VM_EACH shifted[v] = x[v] * turn + shift;
+    VM_EACH r[v] = shifted[v] - shift;
+    VM_EACH r[v] = x[v] * turn - r[v]; /* one rounding, of the fused sum */
+    VM_EACH q[v] = r[v] * 0x1.5bba14p-10f + 0x1.3cea88p-7f;
+    VM_EACH q[v] = q[v] * r[v] + 0x1.c6b752p-5f;
+    VM_EACH q[v] = q[v] * r[v] + 0x1.ebf9bcp-3f;
+    VM_EACH q[v] = q[v] * r[v] + 0x1.62e42ap-1f;
+    VM_EACH q[v] = q[v] * r[v] + 1.0f;
+    VM_EACH x[v] = (vm_vector)((vm_mask)q[v] + ((vm_mask)shifted[v] << 23)); /* 2^n times */
+#else
+    VM_EACH x[v] = vm_exps_negative(x[v]);
+#endif
+}
+
 /* vm_sigmoid of each lane. Both ends are cut where the result has long been 0 or 1, so that no lane needs a choice. */
 static inline vm_vector vm_sigmoids(vm_vector x) {
     vm_vector p, scale;
