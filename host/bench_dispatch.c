@@ -38,7 +38,8 @@ typedef struct bench_rank {
     moe_move_args move;
     uint64_t sent, sent_far;
     void *copy_from; /* [landing rows] */
-    int what;        /* DISPATCH_* */
+    uint64_t copy_bytes;
+    int what; /* DISPATCH_* */
     moe_status status;
     moe_err err;
 } bench_rank;
@@ -161,7 +162,7 @@ static void close_rank(bench_rank *b) {
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) tensor_free(b, all[i]);
     p->device->free(p->device_self, MOE_SPACE_DEVICE, b->layout.handle, b->needs.handle);
     p->device->free(p->device_self, MOE_SPACE_DEVICE, b->layout.workspace, b->needs.workspace);
-    free(b->copy_from);
+    p->device->free(p->device_self, MOE_SPACE_DEVICE, b->copy_from, b->copy_bytes);
     parts_drop_layers(b->parts);
     for (int i = 1; i >= 0; i--) p->comm->group_destroy(p->comm_self, b->groups[i]);
     if (b->stream) p->device->stream_destroy(p->device_self, b->stream);
@@ -221,7 +222,8 @@ static void keep(run *r, int what) {
         if (r->spans[i].end > all.end) all.end = r->spans[i].end;
     }
     const double took = all.end - all.begin;
-    if (!r->result->seconds[what] || took < r->result->seconds[what]) r->result->seconds[what] = took;
+    double *best = &r->result->seconds[what];
+    if (*best <= 0 || took < *best) *best = took;
 }
 
 static moe_status once(bench_rank *b, const moe_bootstrap *bootstrap, int what, moe_err *err) {
@@ -313,9 +315,10 @@ static moe_status measure(bench_rank *b, const moe_bootstrap *bootstrap, moe_err
     moe_status s = once(b, bootstrap, DISPATCH_LAYOUT, err);
     if (s) return s;
     const size_t bytes = (size_t)landing(b) * b->r->result->bytes;
-    b->copy_from = malloc(bytes + 64);
-    if (!b->copy_from) return moe_fail(err, MOE_E_NOMEM, "out of memory for %zu bytes", bytes);
-    memset(b->copy_from, 1, bytes + 64); /* its pages */
+    b->copy_bytes = bytes + 64;
+    s = block(b, b->copy_bytes, &b->copy_from, err); /* the same kind of pages */
+    if (s) return s;
+    memset(b->copy_from, 1, bytes);
     memset(b->plane.expert_order.data, 1, bytes);
     for (int64_t i = 0; i < cfg->tries && !s; i++) {
         s = once(b, bootstrap, DISPATCH_COPY, err);

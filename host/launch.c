@@ -9,7 +9,8 @@
 #include <string.h>
 #include <time.h>
 
-enum { PATIENCE_SECONDS = 4 }; /* for the others, after a failure */
+enum { PATIENCE_SECONDS = 4 };                   /* for the others, after a failure */
+static const char ABORTED[] = "aborted by rank"; /* how comm plugins begin what another rank has said */
 
 struct launch {
     const moe_comm_v0 *comm;
@@ -167,45 +168,60 @@ static moe_status meet_done(const launch *l, moe_status own, uint32_t *worst, mo
     return status;
 }
 
+/* Of ranks that have lost each other all say the same: the one that saw it first has not heard it from another. */
+static uint32_t first_hand(const launch *l, const moe_err *all, uint32_t worst) {
+    for (uint32_t r = 0; r < l->world && all[worst].code == MOE_E_COMM; r++)
+        if (all[r].code == MOE_E_COMM && strncmp(all[r].msg, ABORTED, strlen(ABORTED)) != 0) return r;
+    return worst;
+}
+
+/* Puts the rank before its words, unless they begin with it, or it is the only one. */
+static void name_rank(const launch *l, uint32_t rank, moe_err *err) {
+    char prefix[32], msg[sizeof err->msg];
+    snprintf(prefix, sizeof prefix, "rank %u: ", rank);
+    memcpy(msg, err->msg, sizeof msg);
+    msg[sizeof msg - 1] = 0;
+    if (l->world > 1 && strncmp(msg, prefix, strlen(prefix)) != 0) moe_fail(err, err->code, "%s%.470s", prefix, msg);
+}
+
 /* The cause in that rank's words. */
 static moe_status tell_cause(const launch *l, uint32_t worst, const moe_err *own, moe_err *out, moe_err *err) {
     moe_err *all = calloc(l->world, sizeof *all);
     moe_status status = all ? l->raw->all_gather(l->raw->ctx, own, sizeof *own, all, err)
                             : moe_fail(err, MOE_E_NOMEM, "out of memory for %u ranks", l->world);
     if (!status) {
-        all[worst].msg[sizeof all[worst].msg - 1] = 0;
-        if (l->world > 1)
-            moe_fail(out, all[worst].code, "rank %u: %.490s", worst, all[worst].msg);
-        else
-            *out = all[worst];
+        worst = first_hand(l, all, worst);
+        *out = all[worst];
+        name_rank(l, worst, out);
     }
     free(all);
     return status;
 }
 
-/* Those who answer have agreed to nothing: the first to give up has the word. */
-static void choose_speaker(launch *l, const char *reason) {
+/* Those who answer have agreed to nothing: the first to give up has the word. What the comm itself has found, all say.
+ */
+static void choose_speaker(launch *l, const moe_err *own) {
     moe_err first = {.size = sizeof first};
     char start[64];
-    snprintf(start, sizeof start, "%.60s", reason);
-    l->speaks = l->comm->poll(l->self, &first) == MOE_OK || strstr(first.msg, start) != NULL;
+    snprintf(start, sizeof start, "%.60s", own->msg);
+    l->speaks = l->comm->poll(l->self, &first) == MOE_OK || strncmp(first.msg, ABORTED, strlen(ABORTED)) != 0 ||
+                (own->code && strstr(first.msg, start));
 }
 
 moe_status launch_run(launch *l, ranks_fn fn, void *arg, moe_err *err) {
     moe_err own = {.size = sizeof own}, failed = {.size = sizeof failed};
-    char reason[560];
     patience others = {0};
     uint32_t worst = l->world;
     own.code = fn(arg, l->rank, &l->bootstrap, &own);
-    snprintf(reason, sizeof reason, "rank %u: %s", l->rank, own.msg);
-    if (own.code) start_patience(&others, l, reason);
+    if (own.code) name_rank(l, l->rank, &own);
+    if (own.code) start_patience(&others, l, own.msg);
     moe_status status = meet_done(l, own.code, &worst, &failed);
     if (!status && worst < l->world) status = tell_cause(l, worst, &own, err, &failed);
     end_patience(&others);
     if (!status) return worst < l->world ? err->code : MOE_OK;
-    choose_speaker(l, reason);
-    if (!own.code) return *err = failed, status;
-    return moe_fail(err, own.code, "%.500s", reason);
+    choose_speaker(l, &own);
+    *err = own.code ? own : failed;
+    return own.code ? own.code : status;
 }
 
 /* ---- before the run ---- */

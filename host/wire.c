@@ -418,6 +418,19 @@ static int wire_session(session *s, recipe *r, loader *l, uint32_t programs, con
     return code ? code : print_resolved(s, r, errs);
 }
 
+static moe_status compare_session(const session *s, const moe_bootstrap *b, moe_err *err) {
+    moe_status status = compare_texts(b, "plugins and data", s->loaded, err);
+    return status ? status : compare_texts(b, "recipe", s->resolved, err);
+}
+
+/* Before a command touches a file. */
+static int compare_processes(const session *s, err_list *errs) {
+    moe_err err = {.size = sizeof err};
+    moe_status status = compare_session(s, launch_bootstrap(s->launch), &err);
+    if (status) err_list_add(errs, "moehost: %s", err.msg);
+    return wire_exit_code(status);
+}
+
 int session_open(session *s, const command_args *args, uint32_t programs) {
     *s = (session){0};
     unsigned flags = programs & (TRAINER_TRAIN | TRAINER_EVAL) ? RECIPE_NEED_DATA : 0;
@@ -435,6 +448,7 @@ int session_open(session *s, const command_args *args, uint32_t programs) {
     int code = wire_session(s, s->recipe, s->loader, programs, &o, &errs);
     free(resumed);
     if (s->launch) code = launch_gather_errors(s->launch, code, &errs);
+    if (s->launch && !code) code = compare_processes(s, &errs);
     if (session_speaks(s)) err_list_print(&errs, stderr);
     err_list_clear(&errs);
     return code;
@@ -462,8 +476,7 @@ moe_status session_trainer(const session *s, const trainer_cfg *cfg, const moe_b
     with.bootstrap = bootstrap;
     trainer_cfg own = *cfg;
     own.on_stuck = stop_give_up;
-    moe_status status = compare_texts(bootstrap, "plugins and data", s->loaded, err);
-    if (!status) status = compare_texts(bootstrap, "recipe", s->resolved, err);
+    moe_status status = compare_session(s, bootstrap, err);
     return status ? status : trainer_create(out, &own, &with, err);
 }
 

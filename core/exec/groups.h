@@ -14,7 +14,8 @@ typedef struct exec_group {
 /* Borrowed; lives as long as the programs whose nodes carry the numbers. */
 typedef struct exec_groups {
     const exec_group *at; /* [n] */
-    uint32_t n, reserved;
+    uint32_t n;
+    int32_t alike; /* number of the group whose members run the same program; -1 = none */
 } exec_groups;
 
 #endif

@@ -46,10 +46,14 @@ moe_status hf_device_read(const hf_device *d, const hf_tensor *x, const hf_slab 
                           moe_err *err) {
     if (!is_there(d, x, s, gradient))
         return moe_fail(err, MOE_E_ARG, "%s has no %s in memory", x->name, gradient ? "gradient" : "values");
+    char what[160];
+    snprintf(what, sizeof what, "the gathering of %.130s", x->name);
+    watchdog_enter(d->t->dog, what);
     moe_status status = x->state_layer < 0
                             ? values_get(&d->values, &d->t->model->params.at[s->param],
                                          gradient ? PARAM_GRAD : PARAM_MASTER, s->first, s->count, d->slab, err)
                             : copy_now(d, d->slab, state_of(d, x, s), s->count, err);
+    watchdog_leave(d->t->dog);
     if (!status) hf_gather(x, d->slab, theirs, s->count);
     return status;
 }

@@ -36,6 +36,11 @@ static tref workspace(emit *e, const char *name) {
     return (tref){.buf = graph_buffer_add(e->g, bytes, "L%d.mb%d.%s.ws", e->layer, e->mb, name)};
 }
 
+/* The node is a collective call, where the dispatchers' group has several members. */
+static void talks(emit *e, uint32_t node, int32_t group) {
+    if (!e->g->status && e->m->place.mesh->degree[MESH_ETP_EP] > 1) e->g->nodes[node].info.group = group;
+}
+
 void move_layout(emit *e, tref ids, tref *handle, rows_ref *rows) {
     const model *m = e->m;
     const moe_dispatcher_needs *needs = &m->routers[e->layer].dispatch;
@@ -60,6 +65,7 @@ void move_layout(emit *e, tref ids, tref *handle, rows_ref *rows) {
     tref ws = workspace(e, "layout");
     uint32_t node = emit_node(e, "layout", MOE_LANE_COMPUTE, run_layout, n, &n->args.stream,
                               parts_async(m->parts, &m->parts->cfg.dispatcher));
+    talks(e, node, MESH_LAYOUT);
     emit_bind(e, node, &n->ids.data, ids, 0);
     emit_bind(e, node, &n->args.handle, *handle, 1);
     emit_bind(e, node, &n->args.workspace, ws, 1);
@@ -103,6 +109,7 @@ static void add_phase(emit *e, const movement *m, int phase) {
                               .sent_far = e->sent ? &e->sent[phase == EXCHANGE].far : NULL};
     uint32_t node = emit_node(e, names[m->direction][phase], lanes[phase], run_move, n, &n->args.stream,
                               parts_async(p, &p->cfg.dispatcher));
+    if (phase == EXCHANGE) talks(e, node, MESH_ETP_EP);
     if (e->sent) graph_reads(e->g, node, e->sent_buf);
     emit_bind(e, node, &n->args.handle, m->handle, 0);
     emit_bind(e, node, &n->args.workspace, m->workspace, 1);

@@ -11,7 +11,6 @@
 
 moe_status values_open(value_mover *v, const model *m, int64_t room, moe_err *err) {
     const parts *p = m->parts;
-    if (room < VALUES_ROOM) room = VALUES_ROOM;
     *v = (value_mover){.m = m, .room = room};
     v->own = malloc((size_t)room * sizeof *v->own);
     v->half = malloc((size_t)room * sizeof *v->half);

@@ -4,7 +4,7 @@
 #define CORE_MODEL_VALUES_H
 #include "model/model.h"
 
-enum { VALUES_ROOM = 1 << 18 /* elements that one call may ask for, at least */ };
+enum { VALUES_ROOM = 1 << 18 /* a good number of elements for a call */ };
 
 typedef struct value_mover {
     const model *m;
@@ -15,7 +15,7 @@ typedef struct value_mover {
     float *shared;  /* [room] device: what is summed over the ranks; NULL with one rank */
 } value_mover;
 
-/* [main] room: elements that a call may ask for, at least VALUES_ROOM; values_close in either case. */
+/* [main] room: elements that a call may ask for, at least 1; values_close in either case. */
 moe_status values_open(value_mover *v, const model *m, int64_t room, moe_err *err);
 void values_close(value_mover *v); /* one of zeros is nothing */
 /* [main, collective over all ranks] out [count] = elements [first, first + count) of p in this arena: of the weights,

@@ -30,31 +30,39 @@ static uint64_t hash_text(uint64_t hash, const char *text) {
     return hash;
 }
 
-/* The hash of the first `most` calls of a group; *calls their number, *last the name of the last of them. */
-static uint64_t hash_calls(const agreement *a, uint32_t group, uint64_t most, uint64_t *calls, const char **last) {
-    uint64_t hash = 0xcbf29ce484222325u;
-    *calls = 0;
-    for (uint32_t i = 0; i < a->n_programs; i++) {
-        const program *p = &a->programs[i];
-        for (uint32_t k = 0; p->g && k < p->g->n_nodes && *calls < most; k++) {
-            const moe_sched_node *node = &p->g->nodes[p->order[k]].info;
-            if (node->group != (int32_t)group) continue;
-            hash = hash_text(hash, node->name);
-            *last = node->name;
-            ++*calls;
-        }
+/* The calls of a group, or of all where its members run the same program: in the order of each lane, lane by lane, as
+ * lanes do not wait for each other. */
+typedef struct call_list {
+    uint64_t hash, n, most; /* of the first n calls, at most so many */
+    const char *last;       /* the name of the n-th */
+} call_list;
+
+static void add_lane(const agreement *a, uint32_t group, const program *p, int32_t lane, call_list *list) {
+    int alike = (int32_t)group == a->groups->alike;
+    for (uint32_t k = 0; k < p->g->n_nodes && list->n < list->most; k++) {
+        const moe_sched_node *node = &p->g->nodes[p->order[k]].info;
+        if (node->lane != lane || node->group < 0 || (!alike && node->group != (int32_t)group)) continue;
+        list->hash = hash_text(list->hash, node->name);
+        list->last = node->name;
+        list->n++;
     }
-    return hash;
+}
+
+static call_list list_calls(const agreement *a, uint32_t group, uint64_t most) {
+    call_list list = {.hash = 0xcbf29ce484222325u, .most = most};
+    for (uint32_t i = 0; i < a->n_programs; i++)
+        for (int32_t lane = 0; lane < MOE_LANES && a->programs[i].g; lane++)
+            add_lane(a, group, &a->programs[i], lane, &list);
+    return list;
 }
 
 static void describe(const agreement *a, rank_calls *own) {
-    const char *last;
     memset(own, 0, sizeof *own);
     for (uint32_t i = 0; i < a->groups->n; i++) {
         const exec_group *g = &a->groups->at[i];
         if (g->n < 2) continue;
-        own->of[i] = (group_calls){.first = g->ranks[0], .n = g->n};
-        own->of[i].hash = hash_calls(a, i, UINT64_MAX, &own->of[i].calls, &last);
+        call_list list = list_calls(a, i, UINT64_MAX);
+        own->of[i] = (group_calls){.first = g->ranks[0], .n = g->n, .calls = list.n, .hash = list.hash};
     }
 }
 
@@ -93,13 +101,12 @@ static int find_difference(const agreement *a, difference *d) {
 
 /* Number of calls that the two make alike before the first that differs. */
 static moe_status count_alike(const agreement *a, const difference *d, uint64_t *alike, moe_err *err) {
-    uint64_t one = a->all[d->one].of[d->group].calls, other = a->all[d->other].of[d->group].calls, calls;
+    uint64_t one = a->all[d->one].of[d->group].calls, other = a->all[d->other].of[d->group].calls;
     uint64_t low = 0, high = (one < other ? one : other) + 1; /* alike up to low, not up to high */
     uint64_t *all = malloc(a->b->world * sizeof *all);
     moe_status status = all ? MOE_OK : moe_fail(err, MOE_E_NOMEM, "out of memory for %u ranks", a->b->world);
     while (!status && low + 1 < high) {
-        const char *last;
-        uint64_t middle = low + (high - low) / 2, own = hash_calls(a, d->group, middle, &calls, &last);
+        uint64_t middle = low + (high - low) / 2, own = list_calls(a, d->group, middle).hash;
         status = a->b->all_gather(a->b->ctx, &own, sizeof own, all, err);
         if (status) break;
         if (all[d->one] == all[d->other])
@@ -118,18 +125,18 @@ typedef struct call_name {
 
 static moe_status refuse(const agreement *a, const difference *d, moe_err *err) {
     const group_calls *one = &a->all[d->one].of[d->group], *other = &a->all[d->other].of[d->group];
-    const char *group = a->groups->at[d->group].name, *last = "";
+    const char *group = a->groups->at[d->group].name;
     if (d->members != other->n || one->first != other->first || one->n != other->n)
         return moe_fail(err, MOE_E_ARG,
                         "group %s: for rank %u it has %u ranks from rank %u on, for rank %u it has %u from rank %u on; "
                         "%u say that they are its members",
                         group, d->one, one->n, one->first, d->other, other->n, other->first, d->members);
-    uint64_t alike = 0, calls = 0;
+    uint64_t alike = 0;
     moe_status status = count_alike(a, d, &alike, err);
     if (status) return status;
     call_name own = {"no call"}, *all = malloc(a->b->world * sizeof *all);
-    hash_calls(a, d->group, alike + 1, &calls, &last);
-    if (calls == alike + 1) snprintf(own.text, sizeof own.text, "%s", last);
+    call_list list = list_calls(a, d->group, alike + 1);
+    if (list.n == alike + 1) snprintf(own.text, sizeof own.text, "%s", list.last);
     status = all ? a->b->all_gather(a->b->ctx, &own, sizeof own, all, err)
                  : moe_fail(err, MOE_E_NOMEM, "out of memory for %u ranks", a->b->world);
     if (!status)

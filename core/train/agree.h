@@ -1,6 +1,7 @@
 /* Agreement before step 1: the members of every group make the same communication calls in the same order, or they
  * would wait for each other for ever. Members of one group agree with each other; groups of other ranks are their own
- * matter, so that pipeline stages may run different programs. */
+ * matter, so that pipeline stages may run different programs. Those that run the same program (exec_groups.alike) agree
+ * on all calls of each lane, whatever the group: two groups in another order on one lane would wait crosswise. */
 #ifndef CORE_TRAIN_AGREE_H
 #define CORE_TRAIN_AGREE_H
 #include "exec/groups.h"

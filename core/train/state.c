@@ -111,15 +111,25 @@ static moe_status declare(void *arg, const state_entry *e, moe_err *err) {
     return status ? status : m->add_key(m->arg, e->name, err);
 }
 
-/* On all ranks, which together have the values of a parameter. */
+/* Values of all ranks together, which the watchdog sees to. */
+static moe_status get(const trainer *t, const value_mover *v, const char *name, const param *p, param_arena from,
+                      int64_t first, int64_t count, float *out, moe_err *err) {
+    char what[160];
+    snprintf(what, sizeof what, "the gathering of %s", name);
+    watchdog_enter(t->dog, what);
+    moe_status status = values_get(v, p, from, first, count, out, err);
+    watchdog_leave(t->dog);
+    return status;
+}
+
 static moe_status write_entry(void *arg, const state_entry *e, moe_err *err) {
     mover *m = arg;
     moe_status status = MOE_OK;
     for (uint64_t at = 0; at < e->bytes && !status; at += CHUNK) {
         uint64_t n = e->bytes - at < CHUNK ? e->bytes - at : CHUNK;
         if (e->param)
-            status = values_get(&m->values, e->param, e->arena, e->first + (int64_t)(at / 4), (int64_t)(n / 4),
-                                (float *)m->chunk, err);
+            status = get(m->t, &m->values, e->name, e->param, e->arena, e->first + (int64_t)(at / 4), (int64_t)(n / 4),
+                         (float *)m->chunk, err);
         else if (m->writer)
             status = copy_now(m, m->chunk, (const char *)e->data + at, n, err);
         if (!status && m->writer) status = st_write(m->writer, m->chunk, n, err);
@@ -263,7 +273,7 @@ int64_t trainer_read(const trainer *t, const char *name, int gradient, float *ou
     value_mover v = {0};
     int64_t count = count_whole(&p->at[id]);
     moe_status status = values_open(&v, t->model, count, err);
-    if (!status) status = values_get(&v, &p->at[id], gradient ? PARAM_GRAD : PARAM_MASTER, 0, count, out, err);
+    if (!status) status = get(t, &v, name, &p->at[id], gradient ? PARAM_GRAD : PARAM_MASTER, 0, count, out, err);
     values_close(&v);
     return status ? -1 : count;
 }

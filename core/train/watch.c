@@ -28,7 +28,7 @@ moe_status watch_groups(trainer *t, moe_err *err) {
     t->group_names[MESH_LAYOUT] = t->group_names[MESH_ETP_EP];
     t->group_names[MESH_LAYOUT].name = "layout";
     t->group_names[MESH_LAYOUT].handle = t->groups.layout;
-    t->named_groups = (exec_groups){t->group_names, MESH_GROUPS, 0};
+    t->named_groups = (exec_groups){t->group_names, MESH_GROUPS, MESH_STAGE};
     watchdog_attach(t->dog, t->parts->comm, t->parts->comm_self, &t->lanes, &t->named_groups);
     return MOE_OK;
 }

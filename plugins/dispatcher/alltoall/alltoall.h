@@ -32,7 +32,7 @@ typedef struct alltoall {
 typedef struct routes {
     int64_t tokens, staged_out, staged_back; /* staged rows of the two directions */
     int64_t sent[2], landed[2];              /* {0, rows}, as the row operations read them */
-    int64_t own_sent, own_landed, own_rows;  /* what a member gives itself: first row of each order, and their number */
+    int64_t own_sent, own_landed;            /* first row of what a member gives itself, in either order */
 } routes;
 static inline int64_t *routes_array(const void *handle, uint64_t at) {
     return (int64_t *)((char *)(uintptr_t)handle + at);

@@ -58,7 +58,6 @@ static void count_landed(const alltoall *me, const plan *p, routes *r, int64_t *
     }
     r->landed[0] = 0;
     r->landed[1] = at;
-    r->own_rows = recv_rows[d->me];
 }
 
 /* landed_row and row_from: rows that came lie behind those that were sent; this member's own stay among the sent. */
@@ -95,11 +94,9 @@ static void map_slots(const alltoall *me, const plan *p, const moe_tensor *ids, 
     int64_t *sent_slot = routes_array(handle, me->sent_slot), *slot_at = routes_array(handle, me->slot_at);
     const int64_t etp = d->etp_size;
     for (int64_t i = 0; i < slots; i++) {
-        const int32_t e = id[i];
-        for (int64_t f = 0; f < etp && slot_row[i] < 0; f++) slot_at[i * etp + f] = -1;
+        for (int64_t f = 0; f < etp; f++) slot_at[i * etp + f] = -1;
         if (slot_row[i] < 0) continue;
-        slot_at[i * etp] = p->next[e] + slot_row[i] - plan_first(d, p, d->me, (uint32_t)e); /* sent row, for now */
-        sent_slot[slot_at[i * etp]] = i;
+        sent_slot[p->next[id[i]] + slot_row[i] - plan_first(d, p, d->me, (uint32_t)id[i])] = i;
     }
     int64_t sent = 0, back = r->landed[1];
     for (uint32_t ep = 0; ep < d->ep_size; ep++) {

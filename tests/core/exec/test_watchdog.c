@@ -100,7 +100,7 @@ static void open_scene(scene *s, graph *g, const moe_comm_v0 *comm, double timeo
     cpu_open_start(&s->c, 1);
     s->members[1] = 3;
     s->group = (exec_group){.name = "dp", .handle = &s->group, .ranks = s->members, .n = 2};
-    s->groups = (exec_groups){&s->group, 1, 0};
+    s->groups = (exec_groups){&s->group, 1, -1};
     check_ok(graph_finish(g, err));
     run_graph_open(&s->run, &s->c, g, NULL, NULL, NULL);
     const watchdog_cfg cfg = {.rank = 3, .timeout = timeout, .grace = grace, .on_stuck = note_stuck, .arg = s};

@@ -13,13 +13,14 @@ static moe_status nothing(void *ctx, moe_err *err) {
     return MOE_OK;
 }
 
-/* A program of calls "name/group" in this order; group numbers are digits. */
+/* A program of calls "name/group" in this order; group numbers are digits. "=name" is on another lane. */
 static program program_of(const char *const *calls) {
     program p = {.g = graph_create()};
     for (; *calls; calls++) {
         moe_sched_node info = {.name = *calls, .layer = -1, .microbatch = -1, .lane = MOE_LANE_COMM_DP, .group = -1};
         const char *slash = strchr(*calls, '/');
         if (slash) info.group = slash[1] - '0';
+        if (**calls == '=') info.lane = MOE_LANE_COMM_EP;
         graph_node_add(p.g, &info, nothing, NULL, NULL, 0);
     }
     p.order = malloc((p.g->n_nodes + 1) * sizeof *p.order);
@@ -32,6 +33,7 @@ enum { WORLD = 4 };
 typedef struct agree_case {
     const char *const *calls[WORLD]; /* of each rank's first program */
     const char *const *more[WORLD];  /* of a second one; NULL = none */
+    int alike;                       /* all ranks run the same program */
     uint32_t shifted;                /* this rank names rank 2 the first of its pair; WORLD = none */
     moe_status status[WORLD];
     char msg[WORLD][512];
@@ -44,7 +46,7 @@ static void agree_rank(rank_env *env) {
     exec_group at[] = {{.name = "all", .ranks = all, .n = 4},
                        {.name = "pair", .ranks = pairs[pair], .n = 2},
                        {.name = "alone", .ranks = &all[rank], .n = 1}};
-    const exec_groups groups = {at, 3, 0};
+    const exec_groups groups = {at, 3, c->alike ? 0 : -1};
     program p[3] = {program_of(c->calls[rank])};
     if (c->more[rank]) p[2] = program_of(c->more[rank]);
     moe_err err = {.size = sizeof err};
@@ -125,8 +127,26 @@ START_TEST(other_members_are_refused) {
 }
 END_TEST
 
+/* Each group's calls are the same, but on one lane those of two groups change places. */
+START_TEST(two_groups_may_not_change_places_on_a_lane) {
+    const char *const *one = CALLS("a/0", "p/1", "b/0"), *const *other = CALLS("p/1", "a/0", "b/0");
+    agree_case c = {.calls = {one, one, other, other}, .shifted = WORLD};
+    run_case(&c, MOE_OK, NULL, NULL); /* of programs that are not the same nothing is known */
+    c = (agree_case){.calls = {one, one, other, one}, .shifted = WORLD, .alike = 1};
+    run_case(&c, MOE_E_ARG, "group all: ranks 0 and 2", "call 1 is a/0 on rank 0, and p/1 on rank 2");
+}
+END_TEST
+
+/* Calls of other lanes may be ordered as one likes. */
+START_TEST(lanes_do_not_wait_for_each_other) {
+    const char *const *one = CALLS("a/0", "=x/1", "b/0"), *const *other = CALLS("=x/1", "a/0", "b/0");
+    agree_case c = {.calls = {one, other, one, other}, .shifted = WORLD, .alike = 1};
+    run_case(&c, MOE_OK, NULL, NULL);
+}
+END_TEST
+
 START_TEST(one_rank_agrees_with_itself) {
-    const exec_groups none = {NULL, 0, 0};
+    const exec_groups none = {NULL, 0, -1};
     const moe_bootstrap alone = {.size = sizeof alone, .world = 1};
     check_ok(agree_on_calls(&alone, &none, NULL, 0, err));
     check_ok(agree_on_calls(NULL, &none, NULL, 0, err));
@@ -142,6 +162,8 @@ int main(void) {
     tcase_add_loop_test(t, every_place_is_found, 0, 37);
     tcase_add_test(t, later_programs_count);
     tcase_add_test(t, other_members_are_refused);
+    tcase_add_test(t, two_groups_may_not_change_places_on_a_lane);
+    tcase_add_test(t, lanes_do_not_wait_for_each_other);
     tcase_add_test(t, one_rank_agrees_with_itself);
     return run_suite("agree", t);
 }

@@ -267,6 +267,38 @@ START_TEST(a_rank_that_does_not_hear_is_given_up) {
 }
 END_TEST
 
+/* The same while the other waits for its routing: the dispatcher's calls are watched as all others. */
+static void absent_rank(rank_env *env) {
+    const ends e = {.what = DEAF};
+    odd_parts odd;
+    rig_cfg c = cfg_of(&e, env->rank, &odd);
+    rig r;
+    step_result out;
+    moe_err err = {.size = sizeof err};
+    c.world = 2;
+    c.trainer.global = 4;
+    c.trainer.mesh.ep = 2;
+    c.dispatcher = "alltoall";
+    c.trainer.timeout = 1;
+    c.trainer.grace = 0.5;
+    c.trainer.on_stuck = give_up;
+    c.trainer.on_stuck_arg = env->arg;
+    rig_open(&r, &c, env);
+    moe_status status = trainer_step(r.t, 1, 0, &out, &err);
+    ck_assert_msg(status == MOE_E_COMM, "rank %u: %d: %s", env->rank, status, err.msg);
+    check_text(err.msg, (const char *const[]){"L0.mb0.layout.fwd on group layout has not returned for",
+                                              "rank 1 has not come", NULL});
+    rig_close(&r);
+}
+
+START_TEST(C042_a_rank_that_does_not_route_is_named) {
+    deaf_case d = {.stuck = 0};
+    ranks_run(2, absent_rank, &d);
+    ck_assert_int_eq(atomic_load(&d.stuck), 1);
+    ck_assert_msg(strstr(d.msg, "rank 1 has not ended") != NULL, "%s", d.msg);
+}
+END_TEST
+
 START_TEST(without_a_fault_all_ranks_end_well) {
     ends e = {.what = -1};
     ranks_run(WORLD, one_rank, &e);
@@ -284,6 +316,7 @@ int main(void) {
     tcase_add_test(t, a_rank_that_cannot_save_gives_its_reason);
     tcase_add_test(t, a_rank_that_stays_away_is_named);
     tcase_add_test(t, a_rank_that_does_not_hear_is_given_up);
+    tcase_add_test(t, C042_a_rank_that_does_not_route_is_named);
     tcase_add_test(t, without_a_fault_all_ranks_end_well);
     return run_suite("ends", t);
 }

@@ -5,10 +5,11 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "core/model/shuffle.h"
 #include "core/rig.h"
 #include "core/run_suite.h"
 
-enum { LATENCY_US = 5000, PRODUCT_US = 6500, STEPS = 6 };
+enum { LATENCY_US = 5000, PRODUCT_US = 6500, STEPS = 10 };
 
 static moe_status slow_linear(const void *self, const moe_linear_args *args, moe_err *err) {
     const moe_precision_v0 *fp32 = plugin_open("precision", "fp32")->vtable;
@@ -84,12 +85,19 @@ static void open_hidden(hidden *h) {
     h->cfg.trainer.no_update = 1;
 }
 
+/* 1.1, where the machine gives a thread that wakes a core before long. */
+static double most_ratio(void) {
+    double load = 0;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    return getloadavg(&load, 1) == 1 && load > 4 * (double)cores ? 1.3 : 1.1;
+}
+
 static void check_hidden(hidden *h, double part) {
     ranks_run(2, hidden_rank, h);
     printf("the step takes %.3f times its busiest lane, the other lanes are busy for %.2f of it\n", h->ratio,
            h->hidden);
     fflush(stdout);
-    ck_assert_msg(h->ratio < 1.1, "the step takes %.3f times its busiest lane", h->ratio);
+    ck_assert_msg(h->ratio < most_ratio(), "the step takes %.3f times its busiest lane", h->ratio);
     ck_assert_msg(h->hidden > part, "the other lanes are busy for %.2f of the step: little to hide", h->hidden);
 }
 
@@ -112,10 +120,67 @@ START_TEST(exchanges_hide_under_shared_experts_and_weight_gradients) {
 }
 END_TEST
 
+/* ---- the same bits ---- */
+static atomic_uint drawn;
+static moe_status ragged_linear(const void *self, const moe_linear_args *args, moe_err *err) {
+    const moe_precision_v0 *fp32 = plugin_open("precision", "fp32")->vtable;
+    const moe_random_key key = moe_random_key_make(7, MOE_RANDOM_SAMPLE, "delays");
+    usleep(moe_random_words(key, atomic_fetch_add(&drawn, 1), 0).v[0] % 400);
+    return fp32->linear(self, args, err);
+}
+
+typedef struct same_case {
+    rig_cfg cfg;
+    float *grads[2]; /* of each rank */
+    int64_t n[2];
+} same_case;
+
+static void same_rank(rank_env *env) {
+    same_case *c = env->arg;
+    rig r;
+    rig_open(&r, &c->cfg, env);
+    for (int64_t step = 1; step <= 3; step++) rig_step(&r, step);
+    c->grads[env->rank] = rig_tensors(&r, 1, &c->n[env->rank]);
+    rig_close(&r);
+}
+
+static same_case same_of(const char *seed, const moe_precision_v0 *precision) {
+    const moe_kv kv[] = {{"seed", seed}, {"buckets", "6"}};
+    same_case c = {.cfg = rig_default()};
+    c.cfg.world = 2;
+    c.cfg.trainer.mesh.ep = 2;
+    c.cfg.trainer.model.shared_ffn = 24;
+    c.cfg.trainer.global = 8;
+    c.cfg.dispatcher = "alltoall";
+    c.cfg.precision_table = precision;
+    c.cfg.scheduler = &shuffle_table;
+    c.cfg.scheduler_kv = kv;
+    c.cfg.n_scheduler_kv = 2;
+    ranks_run(2, same_rank, &c);
+    return c;
+}
+
+/* Shared experts, exchanges and reductions side by side in any order, with delays: not a bit of a gradient differs. */
+START_TEST(C087_overlap_changes_no_bit) {
+    moe_precision_v0 ragged = *(const moe_precision_v0 *)plugin_open("precision", "fp32")->vtable;
+    ragged.linear = ragged_linear;
+    char seed[16];
+    snprintf(seed, sizeof seed, "%d", _i + 1);
+    same_case calm = same_of("99", NULL), wild = same_of(seed, &ragged);
+    for (int rank = 0; rank < 2; rank++) {
+        ck_assert_int_eq(calm.n[rank], wild.n[rank]);
+        ck_assert(memcmp(calm.grads[rank], wild.grads[rank], (size_t)calm.n[rank] * sizeof(float)) == 0);
+        free(calm.grads[rank]);
+        free(wild.grads[rank]);
+    }
+}
+END_TEST
+
 int main(void) {
     TCase *t = tcase_create("hidden");
     tcase_add_unchecked_fixture(t, rig_warm, NULL);
     tcase_add_test(t, gradient_buckets_hide_under_the_backward);
     tcase_add_test(t, exchanges_hide_under_shared_experts_and_weight_gradients);
+    tcase_add_loop_test(t, C087_overlap_changes_no_bit, 0, 3);
     return run_suite("hidden", t);
 }

@@ -1,7 +1,6 @@
 /* What must come out of a dispatcher, as plain loops over the inputs of all ranks; and the dispatchers there are. */
-#include "group_case.h"
-
 #include "cross_volume.h"
+#include "group_case.h"
 
 /* ---- values ---- */
 uint32_t group_roll(uint64_t *x, uint32_t n) {

@@ -5,7 +5,7 @@
  *
  * Entries: what a token wants, a row of expert order at a place each (an ep rank: the members that hold its experts).
  * cross_plan.c makes the plan of a routing, in layout; cross_move.c moves rows by it. dispatcher/deepep has one
- * crossing among all members; dispatcher/hier one among nodes, by messages (rail.h), and one inside each node.
+ * crossing among all members; dispatcher/hier one among nodes, by messages (hier/move.c), and one inside each node.
  *
  * Windows. Each has two halves, used in turn. A member writes into the others' half h in movement i, they read it after
  * the barrier of i, and the next to write there is movement i + 2: whoever has passed the barrier of i + 1 knows that
@@ -58,8 +58,8 @@ typedef struct cross_input {
 } cross_input;
 
 /* ---- cross.c: [main] ---- */
-/* Sizes from the caps that the caller has set (tokens .. entries_in), and the kernel. low, high: kept. MOE_E_ARG where
- * a token has more rows than a sum can take. */
+/* Sizes from the caps that the caller has set (tokens .. entries_in), and the kernel. low, high: kept.
+ * MOE_E_UNSUPPORTED where a token has more rows than a sum can take. */
 moe_status cross_size(cross *c, moe_err *err);
 /* [collective over c->group] The window, where c->expands and there are several members. MOE_E_UNSUPPORTED where a peer
  * cannot be addressed: names `instead`, the dispatchers that need no windows. */
