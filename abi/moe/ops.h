@@ -161,7 +161,7 @@ typedef struct moe_jitter_attr {
 
 /* The same where each rank has the logits of a part of the vocabulary, in three calls between which the ranks reduce
  * [T] and [T,2] numbers; the loss is then the same on all of them, and the gradient that of their own part. attr
- * moe_vocabulary_attr, or NULL: the part is the whole, and the result has the bits of moe.cross_entropy/0. Rows without
+ * moe_vocabulary_attr, or NULL: the part is the whole. Rows without
  * a valid target have 0 everywhere. A target outside [-1,whole) is MOE_E_DATA. All are forward only.
  * moe.cross_entropy_max/0: the largest logit of each row's part. The ranks take the maximum.
  * in  logits [T,V] act or F32, targets [T] I32                         out largest [T] F32

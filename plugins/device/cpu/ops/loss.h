@@ -1,5 +1,5 @@
 /* What the two forms of the cross-entropy share (cross_entropy.c of a whole vocabulary, cross_entropy_parts.c of
- * parts): how rows are cut, so that a single part gives the same bits, and the checks of targets and divisor. */
+ * parts): how rows are cut, and the checks of targets and divisor. */
 #ifndef CPU_OPS_LOSS_H
 #define CPU_OPS_LOSS_H
 #include "act.h"
