@@ -46,4 +46,4 @@ expect 0 "$moehost" run tiny.ini --out lost --set comm.ranks=2 --set router.plug
 echo "- a timeout is a number of seconds"
 expect 2 "$moehost" check tiny.ini --set comm.timeout=-1
 one_line 'comm.timeout' '-1'
-echo done
+echo "done"

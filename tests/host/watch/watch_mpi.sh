@@ -48,4 +48,4 @@ run_and KILL killed
 [ $code != 0 ] || fail "the run ends well without a rank"
 [ $took -lt 30 ] || fail "the end took $took s"
 expect 0 "$moehost" run tiny.ini --out killed --resume --set comm.ranks=2 --steps 1
-echo done
+echo "done"
