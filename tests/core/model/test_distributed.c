@@ -175,6 +175,7 @@ END_TEST
 int main(void) {
     Suite *s = suite_create("distributed");
     TCase *t = tcase_create("distributed");
+    tcase_add_checked_fixture(t, scratch_setup, scratch_teardown);
     tcase_add_loop_test(t, distributed_or_not_is_the_same_bits, 0, 3);
     tcase_add_test(t, memory_falls_with_the_ranks);
     tcase_add_loop_test(t, C102_resumed_is_never_stopped, 0, 2);

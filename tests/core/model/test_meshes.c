@@ -273,6 +273,7 @@ END_TEST
 int main(void) {
     Suite *s = suite_create("meshes");
     TCase *t = tcase_create("meshes");
+    tcase_add_checked_fixture(t, scratch_setup, scratch_teardown);
     tcase_add_loop_test(t, C058_C060_norm_is_the_whole_models_under_every_mesh, 1, N_MESHES);
     tcase_add_loop_test(t, C100_C103_files_are_the_same_under_every_mesh, 1, 5);
     tcase_add_loop_test(t, C102_steps_go_on_under_another_mesh, 0, 6);
