@@ -103,15 +103,18 @@ static moe_status declare_grads(const hf_map *map, st_writer *w, moe_err *err) {
 
 /* On all ranks, which together have the whole; w NULL: another rank writes. */
 static moe_status write_grads(const trainer *t, const hf_map *map, st_writer *w, moe_err *err) {
-    moe_status status = MOE_OK;
+    hf_device d;
+    moe_status status = hf_device_open(&d, t, hf_slab_most(map, HF_SLAB), err);
     for (uint32_t i = 0; i < map->n && !status; i++) {
         const hf_tensor *x = &map->at[i];
         if (x->state_layer >= 0) continue;
         float *grad = malloc((size_t)x->count * sizeof *grad);
-        status = grad ? hf_read(t, x, 1, grad, err) : moe_fail(err, MOE_E_NOMEM, "out of memory for %s", x->name);
+        status =
+            grad ? hf_device_whole(&d, x, 1, grad, err) : moe_fail(err, MOE_E_NOMEM, "out of memory for %s", x->name);
         if (!status && w) status = st_write(w, grad, (uint64_t)x->count * 4, err);
         free(grad);
     }
+    hf_device_close(&d);
     return status;
 }
 

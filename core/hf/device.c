@@ -66,13 +66,18 @@ moe_status hf_device_write(const hf_device *d, const hf_tensor *x, const hf_slab
     return values_put(&d->values, &d->t->model->params.at[s->param], PARAM_MASTER, s->first, s->count, d->slab, err);
 }
 
-moe_status hf_read(const trainer *t, const hf_tensor *x, int gradient, float *out, moe_err *err) {
-    enum { LIMIT = 1 << 20 };
-    hf_device d;
+moe_status hf_device_whole(const hf_device *d, const hf_tensor *x, int gradient, float *out, moe_err *err) {
+    moe_status status = MOE_OK;
     hf_slab s = {0};
+    while (!status && hf_slab_next(x, HF_SLAB, &s)) status = hf_device_read(d, x, &s, gradient, out + s.begin, err);
+    return status;
+}
+
+moe_status hf_read(const trainer *t, const hf_tensor *x, int gradient, float *out, moe_err *err) {
+    hf_device d;
     hf_map one = {.n = 1, .at = (hf_tensor *)x};
-    moe_status status = hf_device_open(&d, t, hf_slab_most(&one, LIMIT), err);
-    while (!status && hf_slab_next(x, LIMIT, &s)) status = hf_device_read(&d, x, &s, gradient, out + s.begin, err);
+    moe_status status = hf_device_open(&d, t, hf_slab_most(&one, HF_SLAB), err);
+    if (!status) status = hf_device_whole(&d, x, gradient, out, err);
     hf_device_close(&d);
     return status;
 }

@@ -14,7 +14,7 @@ moe_status hf_map_of(const trainer *t, hf_map **out, moe_err *err);
  */
 moe_status hf_read(const trainer *t, const hf_tensor *x, int gradient, float *out, moe_err *err);
 
-/* ---- for load.c and save.c ---- */
+/* ---- for load.c, save.c and eval ---- */
 typedef struct hf_device {
     const trainer *t;
     value_mover values;
@@ -24,6 +24,9 @@ typedef struct hf_device {
 /* most: elements of the largest slab. hf_device_close in either case. */
 moe_status hf_device_open(hf_device *d, const trainer *t, int64_t most, moe_err *err);
 void hf_device_close(hf_device *d);
+/* As hf_read, through a device that is open with room for hf_slab_most(.., HF_SLAB) of the tensor: for many tensors. */
+enum { HF_SLAB = 1 << 20 }; /* elements */
+moe_status hf_device_whole(const hf_device *d, const hf_tensor *x, int gradient, float *out, moe_err *err);
 /* One slab out of the devices of all ranks (collective) in the file's order, or from the file's order into this one's.
  * Wait. */
 moe_status hf_device_read(const hf_device *d, const hf_tensor *x, const hf_slab *s, int gradient, float *theirs,
