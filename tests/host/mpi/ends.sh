@@ -58,7 +58,18 @@ expect 1 run_on 2 plain.ini --out fails --set "router.plugin=$failing"
 expect 2 run_on 2 plain.ini --out fails # and the lock is free
 grep -q 'holds a run already' err.txt || fail "another refusal"
 
-has_begun() { test -e "$1/ckpt/step-00000006/meta.json" || gone "$2"; }
+# Nothing is left running, whatever fails.
+sh=
+end_all() {
+    for up in $(pgrep -P "${sh:-0}") $sh; do
+        pkill -KILL -P "$up" || true
+        kill -KILL "$up" 2>/dev/null || true
+    done
+}
+trap end_all EXIT
+
+# any checkpoint: old ones are pruned within milliseconds
+has_begun() { ls "$1"/ckpt/step-*/meta.json || gone "$2"; }
 # begin OUT: a long run on 2 processes in the background, past its first checkpoint; $launcher is mpirun
 begin() {
     out=$1
@@ -75,6 +86,7 @@ finish() {
     start=$(date +%s)
     code=0
     wait $sh || code=$?
+    sh=
     took=$(($(date +%s) - start))
 }
 # goes_on OUT: the last checkpoint is whole

@@ -19,7 +19,7 @@ run_and() {
         --set comm.timeout=20 >out.txt 2>err.txt &
     job=$!
     i=0
-    while [ ! -d "$2/ckpt/step-00000002" ] && [ ! -d "$2/ckpt/step-00000004" ] && [ $i -lt 600 ]; do
+    while ! ls "$2"/ckpt/step-*/meta.json >/dev/null 2>&1 && [ $i -lt 600 ]; do
         kill -0 $job 2>/dev/null || break
         i=$((i + 1))
         sleep 0.1
