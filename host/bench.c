@@ -91,7 +91,7 @@ static moe_status plan_rank(void *arg, uint32_t rank, const moe_bootstrap *boots
 moe_status bench_prepare(session *s, moe_err *err) {
     s->trainer.programs = TRAINER_TRAIN;
     s->trainer.lr.lr = 0; /* the weights stay as they are: every step is the same work */
-    moe_status status = ranks_run(s->ranks, plan_rank, s, err);
+    moe_status status = session_run(s, plan_rank, s, err);
     return status ? status : make_data(s, err);
 }
 
@@ -207,7 +207,7 @@ static moe_status run_rank(void *arg, uint32_t rank, const moe_bootstrap *bootst
 static moe_status pass(bench *b, int update, moe_err *err) {
     bench_sample *out = b->out;
     b->update = update;
-    moe_status status = ranks_run(b->s->ranks, run_rank, b, err);
+    moe_status status = session_run(b->s, run_rank, b, err);
     if (status || out->stopped) return status;
     out->step[update] = bench_median(b->seconds, b->steps);
     for (int i = 0; i < BENCH_PARTS; i++) out->part[update][i] = bench_median(b->parts[i], b->steps);

@@ -173,10 +173,24 @@ static void free_series(series *b) {
     for (size_t i = 0; i < b->n_threads; i++) free(b->thread_texts[i]);
 }
 
+/* Options of bench dispatch; a recipe says these itself. */
+static int refuse_sizes(const command_args *args) {
+    static const char *const sizes[] = {"ranks",   "tokens",    "hidden", "top-k",
+                                        "experts", "node-size", "dtype",  "dispatchers"};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        if (command_value(args, sizes[i])) {
+            fprintf(stderr, "moehost bench: --%s is an option of bench dispatch; a recipe says it itself\n", sizes[i]);
+            return 1;
+        }
+    return 0;
+}
+
 int cmd_bench(int argc, char **argv) {
     command_args args;
     int code = command_parse("bench", argc, argv, &args);
     if (code >= 0) return code;
+    if (strcmp(args.positional[0], "dispatch") == 0) return cmd_bench_dispatch(&args);
+    if (refuse_sizes(&args)) return EXIT_CODE_USAGE;
     series b = {.args = &args, .runs = command_int(&args, "runs", 3), .steps = command_int(&args, "steps", 3)};
     const char *threads = command_value(&args, "threads");
     code = threads ? read_threads(&b, threads) : EXIT_CODE_OK;

@@ -25,6 +25,7 @@ static moe_status check_rank(void *arg, uint32_t rank, const moe_bootstrap *boot
         printf("data: %" PRId64 " training windows of %" PRId64 " tokens, %" PRId64 " for validation\n",
                data_count_windows(s->data, DATA_TRAIN), s->trainer.model.seq, data_count_windows(s->data, DATA_VALID));
     }
+    if (status && t) trainer_abort(t, err->msg);
     trainer_destroy(t);
     return status;
 }
@@ -35,11 +36,11 @@ int cmd_check(int argc, char **argv) {
     if (code >= 0) return code;
     session s;
     moe_err err = {.size = sizeof err};
-    code = session_open(&s, &args, TRAINER_TRAIN | TRAINER_EVAL);
-    if (!code && command_flag(&args, "resolved")) fputs(s.resolved, stdout);
-    moe_status status = code || command_flag(&args, "resolved") ? MOE_OK : ranks_run(s.ranks, check_rank, &s, &err);
+    code = session_open(&s, &args, TRAINER_TRAIN | TRAINER_EVAL | SESSION_PROCESSES);
+    if (!code && session_speaks(&s) && command_flag(&args, "resolved")) fputs(s.resolved, stdout);
+    moe_status status = code || command_flag(&args, "resolved") ? MOE_OK : session_run(&s, check_rank, &s, &err);
     if (status) {
-        fprintf(stderr, "moehost: %s\n", err.msg);
+        if (session_speaks(&s)) fprintf(stderr, "moehost: %s\n", err.msg);
         code = wire_exit_code(status);
     }
     session_free(&s);

@@ -38,7 +38,7 @@ static moe_status evaluate(session *s, const command_args *args, moe_err *err) {
     status = fit(s, &batch, err);
     if (!status) status = weights_choose(s, args, 1, &w, err);
     if (!status) status = eval_run(s, &batch, &o, &result, err);
-    if (!status)
+    if (!status && session_speaks(s))
         printf("loss %.6f over %" PRId64 " token%s; the values are in %s\n", result.loss, result.valid,
                result.valid == 1 ? "" : "s", o.dump);
     weights_free(&w);
@@ -57,11 +57,12 @@ int cmd_eval(int argc, char **argv) {
     session s;
     moe_err err = {.size = sizeof err};
     crash_install(exec_current_node);
-    code = session_open(&s, &args, TRAINER_DUMP | (command_flag(&args, "grads") ? TRAINER_DUMP_GRADS : 0));
+    code = session_open(&s, &args,
+                        SESSION_PROCESSES | TRAINER_DUMP | (command_flag(&args, "grads") ? TRAINER_DUMP_GRADS : 0));
     s.trainer.ignore_aux = !command_flag(&args, "with-aux");
     moe_status status = code ? MOE_OK : evaluate(&s, &args, &err);
     if (status) {
-        fprintf(stderr, "moehost: %s\n", err.msg);
+        if (session_speaks(&s)) fprintf(stderr, "moehost: %s\n", err.msg);
         code = wire_exit_code(status);
     }
     session_free(&s);

@@ -70,6 +70,7 @@ static moe_status save_rank(void *arg, uint32_t rank, const moe_bootstrap *boots
     trainer *t = NULL;
     moe_status status = session_trainer(job->s, &job->s->trainer, bootstrap, &t, err);
     if (!status) status = hf_save(t, job->dir, &job->options, err);
+    if (status && t) trainer_abort(t, err->msg);
     trainer_destroy(t);
     return status;
 }
@@ -107,7 +108,7 @@ static int export_run(session *s, const command_args *args) {
     if (!status) status = export_config_complete(&config, s->weights, &err);
     job.options.checkpoint = checkpoint;
     job.options.config = config;
-    if (!status) status = ranks_run(1, save_rank, &job, &err);
+    if (!status) status = session_run(job.s, save_rank, &job, &err);
     if (status)
         fprintf(stderr, "moehost export: %s\n", err.msg);
     else
@@ -142,9 +143,8 @@ int cmd_export(int argc, char **argv) {
     inner = args;
     inner.positional[0] = fs_join(args.positional[0], "recipe.ini");
     if (!inner.positional[0]) return EXIT_CODE_FAILED;
-    code = session_open(&s, &inner, TRAINER_LOGITS);
+    code = session_open(&s, &inner, TRAINER_LOGITS | SESSION_ALONE);
     s.trainer.model.micro = 1;
-    s.trainer.mesh = (mesh_cfg){1, 1, 1, 1, 1, 1, 1};
     s.trainer.plan_only = 1;
     if (!code) code = export_run(&s, &args);
     session_free(&s);

@@ -61,10 +61,9 @@ int cmd_generate(int argc, char **argv) {
     session s;
     stop_install();
     crash_install(exec_current_node);
-    code = session_open(&s, &args, TRAINER_LOGITS);
+    code = session_open(&s, &args, TRAINER_LOGITS | SESSION_ALONE);
     s.trainer.model.micro = 1;     /* one text, */
     s.trainer.model.documents = 1; /* and behind it padding */
-    s.trainer.mesh = (mesh_cfg){1, 1, 1, 1, 1, 1, 1};
     if (!code) code = continue_text(&s, &args);
     session_free(&s);
     return command_finish(code);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "launch.h"
 #include "stop.h"
 #include "train_loop.h"
 #include "wire.h"
@@ -40,15 +41,17 @@ static moe_status conclude(const session *s, const run_dir *dir, const command_a
 
 static int train(session *s, const command_args *args) {
     const train_options options = {.quiet = command_flag(args, "quiet")};
-    run_dir dir;
+    const int leads = session_speaks(s);
+    run_dir dir = {.path = s->out, .lock = -1};
     int signal_number = 0;
     moe_err err = {.size = sizeof err};
-    moe_status status = run_dir_open(&dir, s->out, mode_of(args), &err);
+    moe_status status = leads ? run_dir_open(&dir, s->out, mode_of(args), &err) : MOE_OK;
+    if (s->launch) status = run_dir_share(&dir, launch_bootstrap(s->launch), status, &err);
     if (!status) status = train_loop(s, &dir, &options, &signal_number, &err);
-    if (!status && !options.quiet) status = conclude(s, &dir, args, signal_number, &err);
+    if (!status && leads && !options.quiet) status = conclude(s, &dir, args, signal_number, &err);
     run_dir_close(&dir);
     if (status) {
-        fprintf(stderr, "moehost: %s\n", err.msg);
+        if (session_speaks(s)) fprintf(stderr, "moehost: %s\n", err.msg);
         return wire_exit_code(status);
     }
     return signal_number ? 128 + signal_number : EXIT_CODE_OK;
@@ -65,7 +68,7 @@ int cmd_run(int argc, char **argv) {
     session s;
     stop_install();
     crash_install(exec_current_node);
-    code = session_open(&s, &args, TRAINER_TRAIN | TRAINER_EVAL);
+    code = session_open(&s, &args, TRAINER_TRAIN | TRAINER_EVAL | SESSION_PROCESSES);
     if (!code) code = train(&s, &args);
     session_free(&s);
     fflush(stdout); /* what a run prints is for the eye: its results are files, and a closed pipe takes nothing from

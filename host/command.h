@@ -85,6 +85,7 @@ int command_finish(int code);
 int cmd_run(int argc, char **argv);
 int cmd_check(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
+int cmd_bench_dispatch(const command_args *args); /* bench dispatch: no command of its own */
 int cmd_eval(int argc, char **argv);
 int cmd_generate(int argc, char **argv);
 int cmd_import(int argc, char **argv);

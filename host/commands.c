@@ -35,8 +35,22 @@ static const command_option bench_options[] = {
     {"runs", "N", "int 1..100", false, NULL, "times that all recipes run in turn; medians are shown; default 3"},
     {"steps", "N", "int 1..100000", false, NULL, "timed steps of each kind in a run; default 3"},
     {"json", NULL, NULL, false, NULL, "one object a line: name, value, unit, peak, fraction, recipe, threads"},
+    {"ranks", "N", "int 1..64", false, NULL, "bench dispatch: threads, a rank each; default 4"},
+    {"tokens", "N", "int 0..1048576", false, NULL, "bench dispatch: tokens of a rank; default 1024"},
+    {"hidden", "N", "int 1..65536", false, NULL, "bench dispatch: elements of a row; default 1024"},
+    {"top-k", "N", "int 1..64", false, NULL, "bench dispatch: experts of a token; default 8"},
+    {"experts", "N", "int 1..4096", false, NULL, "bench dispatch: of all ranks; default 32"},
+    {"node-size", "N", "int 0..64", false, NULL, "bench dispatch: ranks of a node; default 0, one node"},
+    {"dtype", "TYPE", "enum f32|bf16", false, NULL, "bench dispatch: of the rows; default f32"},
+    {"dispatchers", "LIST", "string", false, NULL, "bench dispatch: default deepep,hier,alltoall,allgather"},
 };
 static const char bench_more[] =
+    "bench dispatch, in place of a recipe, times dispatchers alone: layout, dispatch, combine; rates are rows that "
+    "land\n"
+    "in expert order (combine: leave it) a second, beside a memcpy of them by the same threads at once in the same "
+    "run;\n"
+    "sent is what ranks give each other, beside the formula of the dispatcher's volume. Best of --runs times --steps "
+    "tries.\n\n"
     "Rates are of model FLOPs, beside `peak`, the best 2048^3 product of the same run, which stands beside `fma`, "
     "multiply-\nadds in registers. Rates in GB/s are of the bytes that must move at least, beside `copy`, a copy in "
     "memory.\n\n"
@@ -88,8 +102,14 @@ static const command_option probe_options[] = {
     {"layer", "N", "int 0..1023", false, NULL, "router, dispatcher: layer it is made for; default 0"},
     {"experts", "N", "int 1..1000000", false, NULL,
      "E; default: router: of logits; dispatcher: largest id + 1, at least k"},
-    {"ep", "N", "int 1..64", false, NULL, "dispatcher: neighbouring ranks that share the experts; default: --ranks"},
+    {"ep", "N", "int 1..64", false, NULL, "dispatcher: ranks that share the experts; default: --ranks / --etp"},
+    {"etp", "N", "int 1..64", false, NULL, "dispatcher: neighbouring ranks that share each expert; default 1"},
     {"row-align", "N", "int 1..65536", false, NULL, "dispatcher: rows of an expert begin at multiples; default 1"},
+    {"min-rows", "N", "int 0..1000000000", false, NULL, "dispatcher: rows of every expert at least; default 0"},
+    {"recv-rows", "N", "int 0..1000000000000", false, NULL,
+     "dispatcher: rows of a rank at most; default 0: what the worst routing gives"},
+    {"overflow", "WORD", "enum stop|drop", false, NULL, "dispatcher: what more rows than --recv-rows do; default stop"},
+    {"node-size", "N", "int 0..64", false, NULL, "dispatcher: neighbouring ranks of one node; default 0: all"},
     {"layers", "N", "int 1..64", false, NULL, "scheduler: layers of the step; default 2"},
     {"microbatches", "N", "int 1..1024", false, NULL, "scheduler: microbatches of the step; default 2"},
 };
@@ -111,7 +131,8 @@ static const char probe_more[] =
     "dispatcher  in   rank.R.hidden [T,h], rank.R.expert_ids [T,k] (-1 = none), rank.R.weights [T,k] of each rank\n"
     "            out  rank.R.rows [N,h] as they came, in order of the local experts; rank.R.counts [G] I64 rows of "
     "each;\n"
-    "                 rank.R.combined [T,h] through identity experts: the sum over slots of weight * hidden\n"
+    "                 rank.R.combined [T,h] through identity experts: the sum over slots of weight * hidden;\n"
+    "                 rank.R.sent [2] I64 bytes that the rank gave to others, out and back\n"
     "scheduler   out  JSON: the nodes of a small step with unit costs, the order of each rank and lane, the simulated\n"
     "                 timeline. --ranks N: data parallel ranks\n";
 static const char plugins_more[] =
@@ -129,7 +150,7 @@ static const command commands[] = {
     {"eval", "RECIPE", "loss, logits, routing and gradients of given tokens, into a file", 1, 1, cmd_eval,
      OPTIONS(eval_options), false},
     {.name = "bench",
-     .args = "RECIPE...",
+     .args = "RECIPE...|dispatch",
      .summary = "speed of the step and its parts, beside the machine's measured peaks",
      .least = 1,
      .most = COMMAND_POSITIONALS,

@@ -101,16 +101,30 @@ static moe_status declare_grads(const hf_map *map, st_writer *w, moe_err *err) {
     return status;
 }
 
+/* On all ranks, which together have the whole; w NULL: another rank writes. */
 static moe_status write_grads(const trainer *t, const hf_map *map, st_writer *w, moe_err *err) {
-    moe_status status = MOE_OK;
+    hf_device d;
+    moe_status status = hf_device_open(&d, t, hf_slab_most(map, HF_SLAB), err);
     for (uint32_t i = 0; i < map->n && !status; i++) {
         const hf_tensor *x = &map->at[i];
         if (x->state_layer >= 0) continue;
         float *grad = malloc((size_t)x->count * sizeof *grad);
-        status = grad ? hf_read(t, x, 1, grad, err) : moe_fail(err, MOE_E_NOMEM, "out of memory for %s", x->name);
-        if (!status) status = st_write(w, grad, (uint64_t)x->count * 4, err);
+        status =
+            grad ? hf_device_whole(&d, x, 1, grad, err) : moe_fail(err, MOE_E_NOMEM, "out of memory for %s", x->name);
+        if (!status && w) status = st_write(w, grad, (uint64_t)x->count * 4, err);
         free(grad);
     }
+    hf_device_close(&d);
+    return status;
+}
+
+/* A rank's part of rank 0's file. */
+static moe_status give_grads(const evaluation *e, const trainer *t, moe_err *err) {
+    hf_map *map = NULL;
+    if (!e->o->grads) return MOE_OK;
+    moe_status status = hf_map_of(t, &map, err);
+    if (!status) status = write_grads(t, map, NULL, err);
+    hf_map_free(map);
     return status;
 }
 
@@ -135,6 +149,7 @@ static moe_status write_file(const evaluation *e, const trainer *t, moe_err *err
 /* Rows of this rank to their place among all. */
 static void keep_values(evaluation *e, const trainer *t, const trainer_values *v, uint32_t rank) {
     const model_cfg *c = &e->s->trainer.model;
+    if (session_keeps(e->s, rank)) e->result = (eval_result){v->loss, v->valid};
     if (mesh_coord(&e->s->mesh, MESH_TP, rank)) return; /* all tp ranks have the same */
     size_t n = (size_t)(c->micro * c->seq), first = mesh_coord(&e->s->mesh, MESH_DP, rank) * n, E = c->experts,
            k = c->top_k;
@@ -145,7 +160,21 @@ static void keep_values(evaluation *e, const trainer *t, const trainer_values *v
         memcpy(e->expert_ids[l] + first * k, v->expert_ids[l], n * k * sizeof(int32_t));
         memcpy(e->expert_weights[l] + first * k, v->expert_weights[l], n * k * sizeof(float));
     }
-    if (rank == 0) e->result = (eval_result){v->loss, v->valid};
+}
+
+/* Processes: each has its own rows only. */
+static moe_status share_values(evaluation *e, const moe_bootstrap *b, moe_err *err) {
+    const model_cfg *c = &e->s->trainer.model;
+    const uint64_t T = (uint64_t)(c->micro * c->seq), n = mesh_coord(&e->s->mesh, MESH_TP, b->rank) ? 0 : T,
+                   first = mesh_coord(&e->s->mesh, MESH_DP, b->rank) * T;
+    moe_status status = ranks_share_rows(b, e->logits, (uint64_t)c->vocab * 4, first, n, err);
+    for (uint32_t l = 0; l < c->layers && !status; l++) {
+        if (!e->router_logits[l]) continue;
+        status = ranks_share_rows(b, e->router_logits[l], c->experts * 4, first, n, err);
+        if (!status) status = ranks_share_rows(b, e->expert_ids[l], c->top_k * 4, first, n, err);
+        if (!status) status = ranks_share_rows(b, e->expert_weights[l], c->top_k * 4, first, n, err);
+    }
+    return status;
 }
 
 static moe_status run(void *arg, uint32_t rank, const moe_bootstrap *bootstrap, moe_err *err) {
@@ -160,8 +189,9 @@ static moe_status run(void *arg, uint32_t rank, const moe_bootstrap *bootstrap, 
         status =
             trainer_dump(t, e->batch->tokens + first, e->batch->mask ? e->batch->mask + first : NULL, &values, err);
     if (!status) keep_values(e, t, &values, rank);
-    if (!status) status = ranks_meet(bootstrap, err);
-    if (!status && rank == 0) status = write_file(e, t, err);
+    if (!status) status = e->s->launch ? share_values(e, bootstrap, err) : ranks_meet(bootstrap, err);
+    if (!status) status = rank ? give_grads(e, t, err) : write_file(e, t, err);
+    if (status && t) trainer_abort(t, err->msg); /* the other ranks may wait for this one */
     trainer_destroy(t);
     return status;
 }
@@ -169,7 +199,7 @@ static moe_status run(void *arg, uint32_t rank, const moe_bootstrap *bootstrap, 
 moe_status eval_run(session *s, const eval_batch *batch, const eval_options *o, eval_result *out, moe_err *err) {
     evaluation e = {.s = s, .batch = batch, .o = o, .result = {.loss = (double)NAN}};
     moe_status status = alloc_values(&e, err);
-    if (!status) status = ranks_run(s->ranks, run, &e, err);
+    if (!status) status = session_run(s, run, &e, err);
     free_values(&e);
     if (!status) *out = e.result;
     return status;

@@ -87,6 +87,7 @@ static moe_status run(void *arg, uint32_t rank, const moe_bootstrap *bootstrap, 
                                          : moe_fail(err, MOE_E_NOMEM, "out of memory for the context");
     if (!status) status = weights_load(g->o->weights, t, err);
     if (!status) status = loop(g, t, window, logits, err);
+    if (status && t) trainer_abort(t, err->msg);
     trainer_destroy(t);
     free(window);
     free(logits);
@@ -95,5 +96,5 @@ static moe_status run(void *arg, uint32_t rank, const moe_bootstrap *bootstrap, 
 
 moe_status generate(session *s, const generate_options *o, FILE *to, moe_err *err) {
     generation g = {s, o, to};
-    return ranks_run(1, run, &g, err);
+    return session_run(s, run, &g, err);
 }

@@ -87,6 +87,8 @@ static const key_row plugin_keys[] = {
 static const key_row comm_keys[] = {
     {"plugin", "string", "", "id of an installed plugin, or the path of a .so (from the recipe's folder)"},
     {"ranks", "int 1..65536", "1", "ranks, where they are threads of this process; a launcher gives its own number"},
+    {"timeout", "float 0..1000000000", "600",
+     "seconds after which a communication call that waits for a rank ends the run, 0 = never"},
 };
 static const key_row parallel_keys[] = {
     {"tp", "int 1..65536", "1", "tensor parallel ranks"},
@@ -107,6 +109,8 @@ static const key_row optimizer_keys[] = {
     {"eps", "float 1e-30..1", "1e-8", "added to the root of the second moment"},
     {"weight_decay", "float 0..1000", "0.1", "pull of matrices towards zero, times the learning rate"},
     {"clip", "float 0..1e30", "1", "largest norm of the whole gradient, 0 = no clipping"},
+    {"distributed", "bool", "true",
+     "ranks that hold the same weights share their optimiser state and steps; the numbers are the same either way"},
     {"schedule", "enum constant|cosine|linear|wsd", "constant", "course of the learning rate after the warm-up"},
     {"warmup", "int 0..1000000000000", "0", "steps of linear warm-up"},
     {"decay", "int 0..1000000000000", "0", "steps of linear decay at the end (wsd)"},
@@ -138,7 +142,7 @@ static const section_row sections[] = {
     {"model", "sizes of the model", ROWS(model_keys)},
     {"capacity", "how many rows an expert takes", ROWS(capacity_keys)},
     {"router", "who chooses experts", ROWS(plugin_keys), .plugin = "topk", .layers = true},
-    {"dispatcher", "how rows get to their experts", ROWS(plugin_keys), .plugin = "local", .layers = true},
+    {"dispatcher", "how rows get to their experts", ROWS(plugin_keys), .plugin = "auto", .layers = true},
     {"precision", "number format of linear layers", ROWS(plugin_keys), .plugin = "fp32", .layers = true, .parts = true},
     {"scheduler", "order of the step's operations", ROWS(plugin_keys), .plugin = "serial"},
     {"device", "memory, streams and operations", ROWS(plugin_keys), .plugin = "cpu"},

@@ -9,23 +9,26 @@
 /* name, type, in the order of the file; `step` comes first and is always there. Units as in the command-line contract:
  * tokens so far; losses are means over the valid tokens of the global batch; step_ms milliseconds; model_gflops 1e9
  * model FLOPs per second; mfu and dropped fractions; imbalance max / mean tokens per expert and dead experts without a
- * token, both of the worst layer; router_entropy nats; peak_bytes of the largest rank. */
-#define METRICS_FIELDS(X)     \
-    X(tokens, int64_t)        \
-    X(loss, double)           \
-    X(aux_loss, double)       \
-    X(z_loss, double)         \
-    X(lr, double)             \
-    X(grad_norm, double)      \
-    X(step_ms, double)        \
-    X(tokens_per_s, double)   \
-    X(model_gflops, double)   \
-    X(mfu, double)            \
-    X(dropped, double)        \
-    X(imbalance, double)      \
-    X(dead, int64_t)          \
-    X(router_entropy, double) \
-    X(peak_bytes, int64_t)    \
+ * token, both of the worst layer; router_entropy nats; dispatch_bytes that rows took from rank to rank in the step,
+ * dispatch_far_bytes those of them from node to node; peak_bytes of the largest rank. */
+#define METRICS_FIELDS(X)          \
+    X(tokens, int64_t)             \
+    X(loss, double)                \
+    X(aux_loss, double)            \
+    X(z_loss, double)              \
+    X(lr, double)                  \
+    X(grad_norm, double)           \
+    X(step_ms, double)             \
+    X(tokens_per_s, double)        \
+    X(model_gflops, double)        \
+    X(mfu, double)                 \
+    X(dropped, double)             \
+    X(imbalance, double)           \
+    X(dead, int64_t)               \
+    X(router_entropy, double)      \
+    X(dispatch_bytes, int64_t)     \
+    X(dispatch_far_bytes, int64_t) \
+    X(peak_bytes, int64_t)         \
     X(val_loss, double)
 
 #define METRICS_INDEX(name, type) METRICS_##name,

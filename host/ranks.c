@@ -116,3 +116,44 @@ moe_status ranks_meet(const moe_bootstrap *b, moe_err *err) {
     free(all);
     return status;
 }
+
+moe_status ranks_max(const moe_bootstrap *b, int64_t *value, moe_err *err) {
+    int64_t *all = malloc(b->world * sizeof *all);
+    moe_status status = all ? b->all_gather(b->ctx, value, sizeof *value, all, err)
+                            : moe_fail(err, MOE_E_NOMEM, "out of memory for %u ranks", b->world);
+    for (uint32_t r = 0; r < b->world && !status; r++)
+        if (all[r] > *value) *value = all[r];
+    free(all);
+    return status;
+}
+
+typedef struct row_range {
+    uint64_t first, n;
+} row_range;
+
+moe_status ranks_share_rows(const moe_bootstrap *b, void *array, uint64_t row_bytes, uint64_t first, uint64_t n,
+                            moe_err *err) {
+    const row_range own = {first, n};
+    row_range *of = calloc(b->world, sizeof *of);
+    char *part = NULL, *all = NULL;
+    uint64_t most = n;
+    moe_status status = of ? b->all_gather(b->ctx, &own, sizeof own, of, err)
+                           : moe_fail(err, MOE_E_NOMEM, "out of memory for %u ranks", b->world);
+    for (uint32_t r = 0; r < b->world && !status; r++)
+        if (of[r].n > most) most = of[r].n;
+    if (!status) {
+        part = calloc(most + 1, row_bytes);
+        all = calloc(b->world * most + 1, row_bytes);
+        if (!part || !all) status = moe_fail(err, MOE_E_NOMEM, "out of memory for the rows of %u ranks", b->world);
+    }
+    if (!status) {
+        memcpy(part, (const char *)array + first * row_bytes, n * row_bytes);
+        status = b->all_gather(b->ctx, part, most * row_bytes, all, err);
+    }
+    for (uint32_t r = 0; r < b->world && !status; r++)
+        memcpy((char *)array + of[r].first * row_bytes, all + r * most * row_bytes, of[r].n * row_bytes);
+    free(of);
+    free(part);
+    free(all);
+    return status;
+}

@@ -106,6 +106,13 @@ const recipe_plugin *recipe_plugin_for(const recipe *r, const char *kind, int64_
 /* Keeps a copy of the options that a plugin section came to, for the resolved recipe. index: as in recipe_plugin_at. */
 moe_status recipe_note_options(recipe *r, size_t index, const moe_kv *kv, size_t n_kv, moe_err *err);
 
+/* Says which plugin the name of a base section ("auto") stands for; the resolved recipe has it. index: as in
+ * recipe_plugin_at. */
+void recipe_choose_plugin(recipe *r, size_t index, const char *name);
+
+/* The number of ranks that a launcher has started, for the resolved recipe. */
+void recipe_note_ranks(recipe *r, int64_t ranks);
+
 /* Writes the whole recipe with every value and, as a comment, its origin. What it writes is a recipe that loads to the
  * same values from any folder. Sections without effect (router and dispatcher of a dense model) are left out. */
 void recipe_print_resolved(const recipe *r, FILE *to);

@@ -212,6 +212,13 @@ const recipe_plugin *recipe_plugin_for(const recipe *r, const char *kind, int64_
     return best;
 }
 
+void recipe_choose_plugin(recipe *r, size_t index, const char *name) {
+    recipe_plugin *p = &r->plugins[index];
+    p->name = recipe_text(r, "%s", name);
+    p->from = RECIPE_DERIVED;
+    recipe_slot(r, p->kind, "plugin")->text = p->name;
+}
+
 moe_status recipe_note_options(recipe *r, size_t index, const moe_kv *kv, size_t n_kv, moe_err *err) {
     moe_kv *copy = n_kv ? recipe_alloc(r, n_kv * sizeof *copy) : NULL;
     if (n_kv && copy)
@@ -224,4 +231,8 @@ moe_status recipe_note_options(recipe *r, size_t index, const moe_kv *kv, size_t
     r->plugins[index].resolved = copy;
     r->plugins[index].n_resolved = n_kv;
     return MOE_OK;
+}
+
+void recipe_note_ranks(recipe *r, int64_t ranks) {
+    if (recipe_int(r, "comm", "ranks") != ranks) recipe_derive(r, "comm", "ranks", ranks);
 }

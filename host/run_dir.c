@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <io/checkpoint.h>
 #include <io/fs.h>
+#include <moe/options.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -104,6 +105,32 @@ moe_status run_dir_begin(const run_dir *d, const char *recipe_text, moe_err *err
     if (d->again) status = check_recipe(d, recipe_text, err);
     if (!status && d->replace) status = remove_run(d, err);
     return status ? status : write_recipe(d, recipe_text, err);
+}
+
+/* What the other ranks need of it. */
+typedef struct run_start {
+    int32_t status, again;
+    int64_t first_step;
+    moe_err err;
+    char checkpoint[4096]; /* "" = none */
+} run_start;
+
+moe_status run_dir_share(run_dir *d, const moe_bootstrap *b, moe_status status, moe_err *err) {
+    run_start own = {0}, *all = calloc(b->world, sizeof *all);
+    if (b->rank == 0) {
+        own = (run_start){.status = status, .again = d->again, .first_step = d->first_step, .err = *err};
+        if (!status && d->checkpoint) snprintf(own.checkpoint, sizeof own.checkpoint, "%s", d->checkpoint);
+    }
+    moe_status met = all ? b->all_gather(b->ctx, &own, sizeof own, all, err)
+                         : moe_fail(err, MOE_E_NOMEM, "out of memory for %u ranks", b->world);
+    if (!met && b->rank) {
+        *d = (run_dir){.path = d->path, .lock = -1, .first_step = all[0].first_step, .again = all[0].again};
+        if (all[0].checkpoint[0]) d->checkpoint = strdup(all[0].checkpoint);
+        if (all[0].checkpoint[0] && !d->checkpoint) met = moe_fail(err, MOE_E_NOMEM, "out of memory");
+    }
+    if (!met && all[0].status) *err = all[0].err, met = all[0].status;
+    free(all);
+    return met;
 }
 
 int run_dir_is_checkpoint(const char *path) {

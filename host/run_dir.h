@@ -24,6 +24,9 @@ moe_status run_dir_open(run_dir *d, const char *path, int mode, moe_err *err);
  * A run that starts again must be the same, to the byte of recipe.ini: else its lines of metrics would be lost, which
  * only the same recipe brings back (MOE_E_ARG). */
 moe_status run_dir_begin(const run_dir *d, const char *recipe_text, moe_err *err);
+/* [main, collective] Every rank gets what rank 0 has opened, or its failure; only rank 0 has the lock and writes.
+ * status: of rank 0's run_dir_open. On the other ranks d needs a path only. */
+moe_status run_dir_share(run_dir *d, const moe_bootstrap *b, moe_status status, moe_err *err);
 void run_dir_close(run_dir *d);
 
 /* A checkpoint's folder as a user gives it: *dir is a copy, which the caller frees. MOE_E_ARG where it is the directory

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "command.h"
+
 static atomic_int requested; /* lock-free: a handler may write it while ranks read it */
 static const char *(*crash_current)(void);
 static atomic_int exit_allowed;
@@ -68,6 +70,38 @@ void crash_install(const char *(*current)(void)) {
     sigemptyset(&action.sa_mask);
     crash_cover_thread();
     for (size_t i = 0; i < sizeof fatal / sizeof fatal[0]; i++) sigaction(fatal[i], &action, NULL);
+}
+
+/* ---- giving up ---- */
+enum { FREE, HELD, ENDING };
+static atomic_int end_state;
+
+/* Waits until nobody holds it. Whoever comes while the process ends stays here. */
+static void take_end(int state) {
+    int free_state = FREE;
+    while (!atomic_compare_exchange_weak(&end_state, &free_state, state)) {
+        free_state = FREE;
+        usleep(1000);
+    }
+}
+
+void stop_hold(void) {
+    take_end(HELD);
+}
+
+void stop_release(void) {
+    atomic_store(&end_state, FREE);
+}
+
+void stop_give_up(void *unused, const char *msg) {
+    static atomic_int told;
+    (void)unused;
+    if (atomic_exchange(&told, 1)) return;
+    put("moehost: ");
+    put(msg);
+    put("\n");
+    take_end(ENDING);
+    _exit(EXIT_CODE_PEER);
 }
 
 static void report_exit(void) {

@@ -23,4 +23,11 @@ void crash_cover_thread(void);
 void exit_guard(void);
 void exit_allow(void);
 
+/* [any] For trainer_cfg.on_stuck: a rank cannot end while its peers have. The message as one line on stderr, of several
+ * ranks' the first, and exit code 4 at once - but not between stop_hold and stop_release, which stand around the moment
+ * in which a checkpoint takes its name. */
+void stop_give_up(void *unused, const char *msg);
+void stop_hold(void);
+void stop_release(void);
+
 #endif

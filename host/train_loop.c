@@ -54,19 +54,26 @@ static moe_status prune(const loop *l, moe_err *err) {
     return ckpt_prune(l->dir->path, l->s->ckpt_keep, l->s->ckpt_keep_every, err);
 }
 
-static moe_status save(loop *l, trainer *t, int64_t step, moe_err *err) {
+/* On all ranks: each gives its part of the values to rank 0, which writes. */
+static moe_status save(loop *l, trainer *t, uint32_t rank, int64_t step, moe_err *err) {
     ckpt *c = NULL;
+    if (rank) return trainer_save(t, NULL, NULL, NULL, err);
     moe_status status = ckpt_begin(l->dir->path, step, &c, err);
     if (status) return status;
     status = trainer_save(t, ckpt_path(c), add_key, c, err);
     if (!status) status = ckpt_set(c, "recipe", l->s->resolved, err);
     if (!status) status = identity_write(c, l->s, err);
     if (!status) status = metrics_sync(l->metrics, err); /* a checkpoint has the lines of its steps beside it */
-    if (!status)
-        status = ckpt_commit(c, err);
-    else
+    if (!status) status = ckpt_prepare(c, err);
+    if (status) {
         ckpt_abort(c);
-    return status ? status : prune(l, err);
+        return status;
+    }
+    stop_hold();
+    status = ckpt_commit(c, err);
+    if (!status) status = prune(l, err);
+    stop_release();
+    return status;
 }
 
 /* The keys of meta.json are the tensors of the files, as trainer_save has told them: a file of another checkpoint, or
@@ -136,6 +143,10 @@ static void fill_row(loop *l, int64_t step, const step_result *r, double took, m
     METRICS_SET(row, dropped, r->dropped);
     METRICS_SET(row, imbalance, r->imbalance);
     METRICS_SET(row, dead, r->dead);
+    if (l->s->mesh.degree[MESH_ETP_EP] > 1) {
+        METRICS_SET(row, dispatch_bytes, r->sent);
+        METRICS_SET(row, dispatch_far_bytes, r->sent_far);
+    }
     if (!isnan(r->aux_loss)) METRICS_SET(row, aux_loss, r->aux_loss);
     if (!isnan(r->z_loss)) METRICS_SET(row, z_loss, r->z_loss);
     if (!isnan(r->router_entropy)) METRICS_SET(row, router_entropy, r->router_entropy);
@@ -147,8 +158,13 @@ static moe_status publish(loop *l, const metrics_row *row, moe_err *err) {
 }
 
 /* One of the first steps has run and is to be traced; after the last of them nobody watches any more. */
-static moe_status note_times(loop *l, trainer *t, uint32_t rank, int64_t step, moe_err *err) {
-    trace_add(l->trace, t, rank, step);
+static moe_status note_times(loop *l, trainer *t, const moe_bootstrap *b, int64_t step, moe_err *err) {
+    moe_status status = MOE_OK;
+    if (l->s->launch)
+        status = trace_gather(l->trace, t, b, step, err);
+    else
+        trace_add(l->trace, t, b->rank, step);
+    if (status) return status;
     return step + 1 == l->dir->first_step + l->s->trace ? trainer_watch(t, 0, err) : MOE_OK;
 }
 
@@ -158,8 +174,27 @@ static void note_peak(loop *l, uint64_t bytes) {
     }
 }
 
-static moe_status steps(loop *l, trainer *t, uint32_t rank, moe_err *err) {
+/* The largest rank's, where ranks share no memory: what a rank needs grows in its first steps, if at all. */
+static moe_status share_peak(loop *l, const moe_bootstrap *b, int64_t step, moe_err *err) {
+    int64_t bytes = (int64_t)atomic_load(&l->peak_bytes);
+    if (!l->s->launch || !(step == l->dir->first_step || step == l->s->steps || due(step, l->s->log_every)))
+        return MOE_OK;
+    moe_status status = ranks_max(b, &bytes, err);
+    note_peak(l, (uint64_t)bytes);
+    return status;
+}
+
+/* All ranks stop after this step: because of which signal? It may have reached some of them only. */
+static moe_status note_signal(loop *l, const moe_bootstrap *b, moe_err *err) {
+    int64_t signal_number = stop_requested();
+    moe_status status = ranks_max(b, &signal_number, err);
+    if (session_keeps(l->s, b->rank)) l->signal_number = (int)signal_number;
+    return status;
+}
+
+static moe_status steps(loop *l, trainer *t, const moe_bootstrap *b, moe_err *err) {
     const session *s = l->s;
+    const uint32_t rank = b->rank;
     moe_status status = s->trace ? trainer_watch(t, 1, err) : MOE_OK;
     int stop = 0;
     for (int64_t step = l->dir->first_step; step <= s->steps && !status && !stop; step++) {
@@ -171,20 +206,20 @@ static moe_status steps(loop *l, trainer *t, uint32_t rank, moe_err *err) {
         if (status) break;
         double took = clock_seconds() - begin;
         note_peak(l, trainer_memory_of(t).total);
-        if (step < l->dir->first_step + s->trace) status = note_times(l, t, rank, step, err);
+        status = share_peak(l, b, step, err);
+        if (!status && step < l->dir->first_step + s->trace) status = note_times(l, t, b, step, err);
         if (!rank) fill_row(l, step, &r, took, &row);
         if (!rank) warn_collapse(l, step, &r);
         stop = r.stop;
         int last = step == s->steps || stop;
-        if (s->eval_batches > 0 && !stop && (due(step, s->eval_every) || last)) {
+        if (stop && !status) status = note_signal(l, b, err);
+        if (!status && s->eval_batches > 0 && !stop && (due(step, s->eval_every) || last)) {
             double loss = 0;
             status = trainer_eval(t, s->eval_batches, &loss, err);
             METRICS_SET(&row, val_loss, loss);
         }
-        if (rank || status) continue;
-        status = publish(l, &row, err);
-        if (!status && (last || due(step, s->ckpt_every))) status = save(l, t, step, err);
-        if (stop) l->signal_number = stop_requested();
+        if (!rank && !status) status = publish(l, &row, err);
+        if (!status && (last || due(step, s->ckpt_every))) status = save(l, t, rank, step, err);
     }
     return status;
 }
@@ -240,7 +275,7 @@ static moe_status run_rank(void *arg, uint32_t rank, const moe_bootstrap *bootst
     else if (!status && l->s->weights)
         status = hf_load(t, l->s->weights, err);
     if (!status && !rank) status = begin(l, t, err);
-    if (!status) status = steps(l, t, rank, err);
+    if (!status) status = steps(l, t, bootstrap, err);
     if (status) trainer_abort(t, err->msg);
     trainer_destroy(t);
     return status;
@@ -254,9 +289,11 @@ moe_status train_loop(session *s, run_dir *dir, const train_options *o, int *sig
                                .quiet = o->quiet,
                                .total = s->steps,
                                .log_every = s->log_every};
-    moe_status status = progress_create(&p, &l.progress, err);
-    if (!status) status = ranks_run(s->ranks, run_rank, &l, err);
-    if (!status && dir->first_step > s->steps) status = prune(&l, err); /* a kill came between the last save and here */
+    const int leads = session_speaks(s);
+    moe_status status = leads ? progress_create(&p, &l.progress, err) : MOE_OK;
+    if (!status) status = session_run(s, run_rank, &l, err);
+    if (!status && leads && dir->first_step > s->steps)
+        status = prune(&l, err); /* a kill came between the last save and here */
     progress_finish(l.progress);
     metrics_close(l.metrics);
     moe_err untraced = {.size = sizeof untraced};

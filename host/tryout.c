@@ -59,7 +59,12 @@ static const struct {
     {"layer", ROUTER | DISPATCHER},
     {"experts", ROUTER | DISPATCHER},
     {"ep", DISPATCHER},
+    {"etp", DISPATCHER},
     {"row-align", DISPATCHER},
+    {"min-rows", DISPATCHER},
+    {"recv-rows", DISPATCHER},
+    {"overflow", DISPATCHER},
+    {"node-size", DISPATCHER},
     {"layers", SCHEDULER},
     {"microbatches", SCHEDULER},
 };

@@ -1,6 +1,7 @@
 /* probe of a dispatcher: layout, dispatch, identity experts, combine, on one rank or on several that are threads. The
  * weight of a slot travels with its row; the identity expert multiplies its row by it, so that
- *   combined[t] = sum over the slots of token t with an id, in order, of weight * hidden[t]. */
+ *   combined[t] = sum over the slots of token t with a row, in order, of weight * hidden[t].
+ * Of the ranks that share an expert (--etp) the first gives all of it, the others zeros. */
 #include <inttypes.h>
 #include <moe/options.h>
 #include <stdlib.h>
@@ -9,6 +10,8 @@
 #include "ranks.h"
 #include "tryout.h"
 
+enum { SENT_BYTES = 2 * sizeof(int64_t) };
+
 typedef struct rank_try {
     tryout_rank rank;
     tryout_tensor in_hidden, in_ids, in_weights;
@@ -16,20 +19,21 @@ typedef struct rank_try {
     moe_dispatcher_needs needs;
     void *group, *layout_group; /* NULL with one rank */
     void *handle, *workspace;
+    uint64_t *sent; /* [2] bytes given to others, out and back; host memory of the device */
     moe_rows rows;
     moe_tensor offsets, counts, row_weights, slot_weights, ids;
     moe_plane plane, back;
     moe_layout_args layout;
     moe_move_args move;
     moe_status (*phase)(const void *self, const moe_move_args *args, moe_err *err);
-    tryout_tensor out_rows, out_counts, out_combined;
+    tryout_tensor out_rows, out_counts, out_combined, out_sent;
 } rank_try;
 
 typedef struct dispatcher_try {
     tryout *t;
     rank_try *ranks; /* [t->ranks] */
     int64_t hidden, top_k, tokens, experts, row_align;
-    uint32_t ep;
+    uint32_t ep, etp, members; /* of a group: ep * etp */
 } dispatcher_try;
 
 /* ---- input ---- */
@@ -75,8 +79,13 @@ static moe_status read_input(dispatcher_try *d, moe_err *err) {
         status = tryout_refuse_rest(t, reads, err);
     }
     if (status) return status;
-    d->ep = (uint32_t)command_int(t->args, "ep", t->ranks);
+    d->etp = (uint32_t)command_int(t->args, "etp", 1);
+    if (t->ranks % d->etp) return moe_fail(err, MOE_E_ARG, "--etp %u does not divide --ranks %u", d->etp, t->ranks);
+    d->ep = (uint32_t)command_int(t->args, "ep", t->ranks / d->etp);
+    d->members = d->ep * d->etp;
     d->row_align = command_int(t->args, "row-align", 1);
+    if (t->ranks % d->members && d->etp > 1)
+        return moe_fail(err, MOE_E_ARG, "--ep %u times --etp %u does not divide --ranks %u", d->ep, d->etp, t->ranks);
     if (t->ranks % d->ep) return moe_fail(err, MOE_E_ARG, "--ep %u does not divide --ranks %u", d->ep, t->ranks);
     int64_t given = command_int(t->args, "experts", 0);
     if (d->experts < d->top_k) d->experts = d->top_k;
@@ -98,9 +107,10 @@ static moe_status read_input(dispatcher_try *d, moe_err *err) {
 /* The ranks of one group are neighbours. */
 static moe_status make_groups(const dispatcher_try *d, rank_try *r, uint32_t rank, moe_err *err) {
     const parts *p = r->rank.parts;
-    if (d->ep == 1) return MOE_OK;
-    moe_status status = p->comm->group_split(p->comm_self, NULL, "ep", rank / d->ep, &r->group, err);
-    if (!status) status = p->comm->group_split(p->comm_self, NULL, "ep.layout", rank / d->ep, &r->layout_group, err);
+    if (d->members == 1) return MOE_OK;
+    const uint32_t color = rank / d->members;
+    moe_status status = p->comm->group_split(p->comm_self, NULL, "ep", color, &r->group, err);
+    if (!status) status = p->comm->group_split(p->comm_self, NULL, "ep.layout", color, &r->layout_group, err);
     return status;
 }
 
@@ -110,18 +120,24 @@ static moe_status open_rank(const dispatcher_try *d, rank_try *r, uint32_t rank,
     moe_status status = tryout_rank_open(&r->rank, t, rank, bootstrap, err);
     if (!status) status = make_groups(d, r, rank, err);
     if (status) return status;
+    const char *overflow = command_value(t->args, "overflow");
     moe_dispatcher_cfg cfg = {.layer = t->layer,
                               .top_k = (uint32_t)d->top_k,
                               .n_experts = (uint32_t)d->experts,
-                              .ep_rank = rank % d->ep,
+                              .ep_rank = rank % d->members / d->etp,
                               .ep_size = d->ep,
-                              .etp_size = 1,
+                              .etp_rank = rank % d->etp,
+                              .etp_size = d->etp,
                               .hidden = d->hidden,
                               .max_tokens = d->tokens,
                               .row_align = d->row_align,
+                              .min_rows = command_int(t->args, "min-rows", 0),
+                              .recv_rows = command_int(t->args, "recv-rows", 0),
+                              .overflow = overflow && !strcmp(overflow, "drop") ? MOE_OVERFLOW_DROP : MOE_OVERFLOW_STOP,
+                              .node_size = (uint32_t)command_int(t->args, "node-size", 0),
                               .group = r->group,
                               .layout_group = r->layout_group,
-                              .first_rank = rank / d->ep * d->ep};
+                              .first_rank = rank / d->members * d->members};
     status = parts_add_dispatcher(r->rank.parts, &cfg, err);
     if (!status) status = parts_dispatcher_needs(r->rank.parts, t->layer, &r->needs, err);
     if (status) return status;
@@ -151,6 +167,8 @@ static moe_status fill_memory(const dispatcher_try *d, rank_try *r, moe_err *err
     if (!status) status = tryout_make(k, &r->row_weights, MOE_F32, 1, N, 1, 1, err);
     if (!status) status = tryout_make(k, &r->offsets, MOE_I64, 1, G + 1, 1, 1, err);
     if (!status) status = tryout_make(k, &r->counts, MOE_I64, 1, G, 1, 1, err);
+    if (!status)
+        status = k->parts->device->alloc(k->parts->device_self, MOE_SPACE_HOST, SENT_BYTES, (void **)&r->sent, err);
     if (!status && r->needs.handle) status = tryout_alloc(k, r->needs.handle, &r->handle, err);
     if (!status && r->needs.workspace) status = tryout_alloc(k, r->needs.workspace, &r->workspace, err);
     return status;
@@ -215,7 +233,8 @@ static moe_status move(rank_try *r, int32_t direction, const moe_plane *plane, c
                               .planes = plane,
                               .rows = &r->rows,
                               .slot_scalar = slots,
-                              .row_scalar = rows};
+                              .row_scalar = rows,
+                              .sent = &r->sent[direction == MOE_COMBINE]};
     moe_status status = MOE_OK;
     for (uint32_t i = 0; i < 3 && !status; i++) {
         if (!(phases & (1u << i))) continue;
@@ -225,8 +244,9 @@ static moe_status move(rank_try *r, int32_t direction, const moe_plane *plane, c
     return status;
 }
 
-/* Identity experts: every row times its weight, in FP32, back to where it was. Padding rows stay zero. */
-static moe_status run_experts(const dispatcher_try *d, rank_try *r, const int64_t *offsets, moe_err *err) {
+/* Identity experts: every row times its weight, in FP32, back to where it was; zeros unless `first` of those that share
+ * an expert. Padding rows stay zero. */
+static moe_status run_experts(const dispatcher_try *d, rank_try *r, const int64_t *offsets, int first, moe_err *err) {
     tryout_tensor weights;
     const int64_t h = d->hidden, total = offsets[r->needs.groups];
     uint64_t bytes = tryout_bytes(r->dtype, total * h);
@@ -240,14 +260,25 @@ static moe_status run_experts(const dispatcher_try *d, rank_try *r, const int64_
     for (int64_t i = 0; i < total && !status; i++) {
         uint64_t at = tryout_bytes(r->dtype, i * h);
         tryout_widen((char *)r->out_rows.data + at, r->dtype, row, h);
-        for (int64_t j = 0; j < h; j++) row[j] *= ((const float *)weights.data)[i];
+        for (int64_t j = 0; j < h; j++) row[j] *= first ? ((const float *)weights.data)[i] : 0.0f;
         tryout_narrow(row, r->dtype, (char *)out + at, h);
     }
     return status ? status : tryout_copy(&r->rank, r->back.expert_order.data, out, bytes, err);
 }
 
+/* The counters outlive the device in memory of the rank. */
+static moe_status give_sent(rank_try *r, moe_err *err) {
+    int64_t *sent = arena_alloc(&r->rank.memory, SENT_BYTES);
+    if (!sent) return moe_fail(err, MOE_E_NOMEM, "out of memory for counters");
+    memcpy(sent, r->sent, SENT_BYTES);
+    r->out_sent = (tryout_tensor){.dtype = MOE_I64, .ndim = 1, .shape = {2, 1, 1, 1}, .elements = 2, .data = sent};
+    return MOE_OK;
+}
+
 static void close_rank(rank_try *r) {
     parts *p = r->rank.parts;
+    if (p && r->sent) p->device->free(p->device_self, MOE_SPACE_HOST, r->sent, SENT_BYTES);
+    r->sent = NULL;
     if (p) parts_drop_layers(p);
     if (p && r->group) p->comm->group_destroy(p->comm_self, r->group);
     if (p && r->layout_group) p->comm->group_destroy(p->comm_self, r->layout_group);
@@ -265,9 +296,10 @@ static moe_status run_rank(void *arg, uint32_t rank, const moe_bootstrap *bootst
     if (!status && !offsets) status = moe_fail(err, MOE_E_NOMEM, "out of memory for offsets");
     if (!status) status = lay_out(d, r, offsets, err);
     if (!status) status = move(r, MOE_DISPATCH, &r->plane, &r->slot_weights, &r->row_weights, err);
-    if (!status) status = run_experts(d, r, offsets, err);
+    if (!status) status = run_experts(d, r, offsets, rank % d->etp == 0, err);
     if (!status) status = move(r, MOE_COMBINE, &r->back, &none, &none, err);
     if (!status) status = tryout_download(&r->rank, &r->back.token_order, &r->out_combined, err);
+    if (!status) status = give_sent(r, err);
     const parts *p = r->rank.parts;
     if (status && p && p->comm_self) p->comm->abort(p->comm_self, err->msg);
     if (!status) status = ranks_meet(bootstrap, err); /* peers may read what this rank holds */
@@ -284,7 +316,8 @@ static moe_status give_results(dispatcher_try *d, moe_err *err) {
             const tryout_tensor *x;
         } all[] = {{"rows", &d->ranks[i].out_rows},
                    {"counts", &d->ranks[i].out_counts},
-                   {"combined", &d->ranks[i].out_combined}};
+                   {"combined", &d->ranks[i].out_combined},
+                   {"sent", &d->ranks[i].out_sent}};
         for (size_t j = 0; j < sizeof all / sizeof all[0] && !status; j++) {
             char name[48];
             snprintf(name, sizeof name, "rank.%u.%s", i, all[j].name);

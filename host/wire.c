@@ -9,9 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "choose.h"
 #include "command.h"
+#include "compare.h"
+#include "launch.h"
 #include "options.h"
 #include "progress.h"
+#include "stop.h"
 #include "wire_impl.h"
 
 enum { MAX_THREAD_RANKS = 1024 };
@@ -37,6 +41,14 @@ int wire_exit_code(moe_status status) {
             return 1;
     }
 }
+
+/* How a command wants its session. */
+typedef struct wire_options {
+    const char *command;
+    int alone;           /* one rank, all experts on it */
+    int processes;       /* the ranks may be processes */
+    const char *resumed; /* the resolved recipe of the run that goes on; NULL = a new one */
+} wire_options;
 
 /* ---- plugins ---- */
 /* One section: the plugin, and its options against the schema. */
@@ -122,6 +134,23 @@ done:
     return worst;
 }
 
+/* `auto` becomes a name, once all else is in order: to choose takes a measurement by all ranks. */
+static int wire_dispatcher(session *s, recipe *r, loader *l, const wire_options *o, int worst, err_list *errs) {
+    size_t i = index_of(r, recipe_plugin_of(r, "dispatcher"));
+    const char *id = "local";
+    moe_err err = {.size = sizeof err};
+    if (o->alone || strcmp(recipe_plugin_at(r, i)->name, "auto") == 0) {
+        moe_status status = o->alone || worst ? MOE_OK : choose_dispatcher(s, o->resumed, &id, &err);
+        if (status) {
+            err_list_add(errs, "%s: %s", recipe_plugin_at(r, i)->where, err.msg);
+            return wire_exit_code(status);
+        }
+        recipe_choose_plugin(r, i, id);
+    }
+    return wire_plugin(s, r, l, i, s->parts.device.desc->device, &s->parts.dispatcher, errs);
+}
+
+/* All but the dispatcher. */
 static int wire_parts(session *s, recipe *r, loader *l, err_list *errs) {
     parts_cfg *p = &s->parts;
     int worst = refuse_overrides(r, errs);
@@ -138,12 +167,63 @@ static int wire_parts(session *s, recipe *r, loader *l, err_list *errs) {
         if (code > worst) worst = code;
     }
     if (s->trainer.model.experts) {
-        code = wire_kind(s, r, l, "dispatcher", device, &p->dispatcher, errs);
-        if (code > worst) worst = code;
         code = wire_routers(s, r, l, device, errs);
         if (code > worst) worst = code;
     }
     return worst;
+}
+
+/* ---- ranks ---- */
+/* The number of ranks is the launcher's; the recipe may say the same. */
+static int note_world(session *s, recipe *r, const wire_options *o, err_list *errs) {
+    const recipe_value *v = recipe_get(r, "comm", "ranks");
+    s->ranks = launch_world(s->launch);
+    if (s->ranks > 1 && !o->processes) {
+        err_list_add(errs, "moehost %s: is one process; the launcher has started %u", o->command, s->ranks);
+        return EXIT_CODE_USAGE;
+    }
+    if (o->alone) return 0;
+    if (v->from != RECIPE_DEFAULT && v->v.i != s->ranks) {
+        err_list_add(errs, "%s: ranks = %lld, but the launcher of comm/%s has started %u process%s", v->where,
+                     (long long)v->v.i, s->parts.comm.desc->id, s->ranks, s->ranks == 1 ? "" : "es");
+        return EXIT_CODE_USAGE;
+    }
+    recipe_note_ranks(r, s->ranks);
+    return 0;
+}
+
+/* Processes: they meet, and go on together or not at all. What the recipes say is compared before anything is made of
+ * it. */
+static int meet_processes(session *s, recipe *r, const wire_options *o, int worst, err_list *errs) {
+    moe_err err = {.size = sizeof err};
+    char *text = NULL;
+    size_t bytes = 0;
+    moe_status status = launch_open(&s->parts.comm, &s->launch, &err);
+    if (status) {
+        err_list_add(errs, "%s: comm/%s: %s", recipe_plugin_of(r, "comm")->where, s->parts.comm.desc->id, err.msg);
+        return wire_exit_code(status);
+    }
+    int code = note_world(s, r, o, errs);
+    if (code > worst) worst = code;
+    worst = launch_agree(s->launch, worst);
+    if (worst) return worst;
+    FILE *to = open_memstream(&text, &bytes);
+    if (to) recipe_print_resolved(r, to);
+    if (to) fclose(to);
+    status = compare_texts(launch_bootstrap(s->launch), "recipe", text ? text : "", &err);
+    free(text);
+    if (status) err_list_add(errs, "moehost: %s", err.msg);
+    return wire_exit_code(status);
+}
+
+static int wire_ranks(session *s, recipe *r, const wire_options *o, int worst, err_list *errs) {
+    const moe_comm_v0 *comm = s->parts.comm.table;
+    if (comm && comm->launch == MOE_LAUNCH_PROCESSES) return meet_processes(s, r, o, worst, errs);
+    s->ranks = (uint32_t)recipe_int(r, "comm", "ranks");
+    if (s->ranks <= MAX_THREAD_RANKS) return worst;
+    err_list_add(errs, "%s: ranks are threads of this process, at most %d", recipe_get(r, "comm", "ranks")->where,
+                 MAX_THREAD_RANKS);
+    return EXIT_CODE_USAGE;
 }
 
 /* ---- sizes ---- */
@@ -158,20 +238,21 @@ static int check_cut(const session *s, const recipe *r, const char *key, const m
 }
 
 /* Ranks and degrees; what this version cannot run is refused where it is written. */
-static int wire_mesh(session *s, const recipe *r, err_list *errs) {
+static int wire_mesh(session *s, const recipe *r, const wire_options *o, err_list *errs) {
     static const char *const later[] = {"cp", "pp", "vpp"};
     trainer_cfg *t = &s->trainer;
     int code = 0;
-    s->ranks = (uint32_t)recipe_int(r, "comm", "ranks");
-    if (s->ranks > MAX_THREAD_RANKS) {
-        err_list_add(errs, "%s: ranks are threads of this process, at most %d", recipe_get(r, "comm", "ranks")->where,
-                     MAX_THREAD_RANKS);
-        return EXIT_CODE_USAGE;
+    moe_err err = {.size = sizeof err};
+    if (o->alone) {
+        s->ranks = 1;
+        t->mesh = (mesh_cfg){1, 1, 1, 1, 1, 1, 1};
+        return mesh_init(&s->mesh, &t->mesh, &err);
     }
     const uint32_t tp = (uint32_t)recipe_int(r, "parallel", "tp"), ep = (uint32_t)recipe_int(r, "parallel", "ep"),
                    etp = (uint32_t)recipe_int(r, "parallel", "etp");
     t->mesh = (mesh_cfg){s->ranks, tp, 1, (uint32_t)recipe_int(r, "parallel", "dp"), 1, etp, ep};
     t->node_size = (uint32_t)recipe_int(r, "parallel", "node_size");
+    t->timeout = recipe_float(r, "comm", "timeout");
     for (size_t i = 0; i < sizeof later / sizeof later[0]; i++) {
         const recipe_value *v = recipe_get(r, "parallel", later[i]);
         if (v->v.i == 1) continue;
@@ -179,7 +260,6 @@ static int wire_mesh(session *s, const recipe *r, err_list *errs) {
                      (long long)v->v.i);
         code = EXIT_CODE_USAGE;
     }
-    moe_err err = {.size = sizeof err};
     if (!code && mesh_init(&s->mesh, &t->mesh, &err)) {
         static const char *const keys[] = {"tp", "ep", "etp"};
         const char *key = "dp";
@@ -205,8 +285,7 @@ static int wire_mesh(session *s, const recipe *r, err_list *errs) {
 
 /* ---- data ---- */
 static void note_data(void *ctx, const char *text) {
-    (void)ctx;
-    fprintf(stderr, "moehost: note: %s\n", text);
+    if (session_speaks(ctx)) fprintf(stderr, "moehost: note: %s\n", text);
 }
 
 /* [data] weights: one number above 0 for each item of train. NULL with an error when it does not fit. */
@@ -249,7 +328,8 @@ static int wire_data(session *s, const recipe *r, err_list *errs) {
                        .vocab = s->trainer.model.vocab,
                        .seq_len = s->trainer.model.seq,
                        .seed = s->trainer.model.seed,
-                       .note = note_data};
+                       .note = note_data,
+                       .note_ctx = s};
     double *weights = read_weights(r, n_train, &n_weights, errs);
     if (!weights) return EXIT_CODE_USAGE;
     cfg.n_train = n_train;
@@ -280,7 +360,23 @@ static int print_resolved(session *s, const recipe *r, err_list *errs) {
     return 1;
 }
 
-static int wire_session(session *s, recipe *r, loader *l, uint32_t programs, err_list *errs) {
+/* What must be the same on all ranks, beside the recipe. */
+static int list_loaded(session *s, err_list *errs) {
+    size_t bytes = 0;
+    FILE *to = open_memstream(&s->loaded, &bytes);
+    if (to) fprintf(to, "abi = %s %u\n", MOE_ABI_TAG, MOE_MINOR);
+    for (size_t i = 0; to && i < s->memory->n; i++) {
+        const loader_found *f = &s->memory->found[i];
+        if (f->desc)
+            fprintf(to, "%s/%s = %s, file %016" PRIx64 "\n", f->desc->kind, f->desc->id, f->desc->version, f->hash);
+    }
+    if (to && s->data) fprintf(to, "data = %016" PRIx64 "\n", data_hash(s->data));
+    if (to && fclose(to) == 0) return 0;
+    err_list_add(errs, "out of memory for the list of plugins");
+    return 1;
+}
+
+static int wire_session(session *s, recipe *r, loader *l, uint32_t programs, const wire_options *o, err_list *errs) {
     *s = (session){.recipe = s->recipe,
                    .loader = s->loader,
                    .steps = recipe_int(r, "run", "steps"),
@@ -312,11 +408,27 @@ static int wire_session(session *s, recipe *r, loader *l, uint32_t programs, err
         return 1;
     }
     s->memory->n = n;
-    int code = wire_mesh(s, r, errs);
-    int next = wire_parts(s, r, l, errs);
-    if (next > code) code = next;
+    int code = wire_parts(s, r, l, errs), next;
+    code = wire_ranks(s, r, o, code, errs);
+    if ((next = wire_mesh(s, r, o, errs)) > code) code = next;
+    if (s->trainer.model.experts && s->parts.device.desc)
+        if ((next = wire_dispatcher(s, r, l, o, code, errs)) > code) code = next;
     if (!code && (programs & (TRAINER_TRAIN | TRAINER_EVAL))) code = wire_data(s, r, errs);
+    if (!code) code = list_loaded(s, errs);
     return code ? code : print_resolved(s, r, errs);
+}
+
+static moe_status compare_session(const session *s, const moe_bootstrap *b, moe_err *err) {
+    moe_status status = compare_texts(b, "plugins and data", s->loaded, err);
+    return status ? status : compare_texts(b, "recipe", s->resolved, err);
+}
+
+/* Before a command touches a file. */
+static int compare_processes(const session *s, err_list *errs) {
+    moe_err err = {.size = sizeof err};
+    moe_status status = compare_session(s, launch_bootstrap(s->launch), &err);
+    if (status) err_list_add(errs, "moehost: %s", err.msg);
+    return wire_exit_code(status);
 }
 
 int session_open(session *s, const command_args *args, uint32_t programs) {
@@ -327,8 +439,17 @@ int session_open(session *s, const command_args *args, uint32_t programs) {
     if (!s->recipe) return EXIT_CODE_USAGE;
     s->loader = command_loader();
     if (!s->loader) return EXIT_CODE_USAGE;
-    int code = wire_session(s, s->recipe, s->loader, programs, &errs);
-    err_list_print(&errs, stderr);
+    char *resumed = command_flag(args, "resume") ? fs_join(recipe_string(s->recipe, "run", "out"), "recipe.ini") : NULL;
+    const wire_options o = {.command = args->command->name,
+                            .alone = (programs & SESSION_ALONE) != 0,
+                            .processes = (programs & SESSION_PROCESSES) != 0,
+                            .resumed = resumed};
+    programs &= ~(uint32_t)(SESSION_ALONE | SESSION_PROCESSES);
+    int code = wire_session(s, s->recipe, s->loader, programs, &o, &errs);
+    free(resumed);
+    if (s->launch) code = launch_gather_errors(s->launch, code, &errs);
+    if (s->launch && !code) code = compare_processes(s, &errs);
+    if (session_speaks(s)) err_list_print(&errs, stderr);
     err_list_clear(&errs);
     return code;
 }
@@ -339,6 +460,8 @@ void session_free(session *s) {
     free(s->memory);
     free(s->routers);
     free(s->resolved);
+    free(s->loaded);
+    launch_close(s->launch);
     data_close(s->data);
     loader_destroy(s->loader);
     recipe_destroy(s->recipe);
@@ -351,5 +474,20 @@ moe_status session_trainer(const session *s, const trainer_cfg *cfg, const moe_b
     with.rank = bootstrap->rank;
     with.world = bootstrap->world;
     with.bootstrap = bootstrap;
-    return trainer_create(out, cfg, &with, err);
+    trainer_cfg own = *cfg;
+    own.on_stuck = stop_give_up;
+    moe_status status = compare_session(s, bootstrap, err);
+    return status ? status : trainer_create(out, &own, &with, err);
+}
+
+moe_status session_run(const session *s, ranks_fn fn, void *arg, moe_err *err) {
+    return s->launch ? launch_run(s->launch, fn, arg, err) : ranks_run(s->ranks, fn, arg, err);
+}
+
+int session_speaks(const session *s) {
+    return launch_speaks(s->launch);
+}
+
+int session_keeps(const session *s, uint32_t rank) {
+    return rank == 0 || s->launch;
 }

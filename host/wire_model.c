@@ -94,7 +94,8 @@ void wire_optimizer(trainer_cfg *t, const recipe *r) {
                                    .beta2 = (float)recipe_float(r, "optimizer", "beta2"),
                                    .eps = (float)recipe_float(r, "optimizer", "eps"),
                                    .weight_decay = (float)recipe_float(r, "optimizer", "weight_decay"),
-                                   .clip = (float)recipe_float(r, "optimizer", "clip")};
+                                   .clip = (float)recipe_float(r, "optimizer", "clip"),
+                                   .distributed = recipe_bool(r, "optimizer", "distributed")};
     t->lr = (lr_config){.schedule = choice(r, "optimizer", "schedule"),
                         .lr = recipe_float(r, "optimizer", "lr"),
                         .min_fraction = recipe_float(r, "optimizer", "min_lr"),

@@ -38,13 +38,18 @@ typedef struct moe_dispatcher_cfg {
     uint32_t first_rank, reserved;
     const moe_kv *kv; /* [n_kv] */
     uint64_t n_kv;
+    /* [1] a place of the plugin's that all its instances of this rank are given, in the same order on every member;
+     * NULL in it until one of them puts something there (windows: their movements follow each other on one lane).
+     * [main] */
+    void **shared;
 } moe_dispatcher_cfg;
 
 typedef struct moe_dispatcher_needs {
     uint32_t size, dispatch_phases, combine_phases, groups; /* MOE_PHASE_* that do work; groups: local experts */
-    uint64_t handle;    /* bytes a (layer, microbatch), from layout until backward is done */
-    uint64_t workspace; /* bytes, live from pack to unpack of one movement, and during layout */
-    int64_t max_rows;   /* rows in expert order at most */
+    uint64_t handle;     /* bytes a (layer, microbatch), from layout until backward is done */
+    uint64_t workspace;  /* bytes, live from pack to unpack of one movement, and during layout */
+    int64_t max_rows;    /* rows in expert order at most */
+    uint64_t own_memory; /* bytes that the instance holds by itself (windows); what is shared, by one of them */
 } moe_dispatcher_needs;
 
 typedef struct moe_layout_args {
@@ -79,6 +84,7 @@ typedef struct moe_move_args {
     /* [1] host memory of the device, or NULL: the bytes of payload (planes and scalars) that this rank gives to other
      * ranks in this movement are added. Written in stream order. */
     uint64_t *sent;
+    uint64_t *sent_far; /* [1] alike, or NULL: of these, the bytes to ranks on other nodes (cfg.node_size) */
 } moe_move_args;
 
 typedef struct moe_dispatcher_v0 {

@@ -15,8 +15,14 @@ extern "C" {
 /* moe.embed/0: x[t] = table[ids[t]].
  * forward  in  ids [T] I32, table [V,h] act          out x [T,h] act
  * backward in  ids, dx [T,h] act                     out dtable [V,h] F32 +=  (token order)
- * An id outside [0,V) is MOE_E_DATA and names the token. */
+ * attr NULL: the table is the whole vocabulary. With moe_vocabulary_attr it is a part of one: other words give a row of
+ * zeros, and nothing in backward. An id outside of the whole, [0,V) or [0,whole), is MOE_E_DATA and names the token. */
 #define MOE_OP_EMBED "moe.embed/0"
+/* Words [first, first + V) of `whole` (vocabulary parallelism: Shoeybi et al., arXiv 1909.08053, section 3). */
+typedef struct moe_vocabulary_attr {
+    uint32_t size, reserved;
+    int64_t first, whole;
+} moe_vocabulary_attr;
 
 /* moe.rmsnorm/0: s = a + b; y = w * s / sqrt(mean(s^2) + eps), per row.  (Zhang & Sennrich 2019, arXiv 1910.07467)
  * forward  in  a [T,h] act, b? [T,h] act, w [h] F32  out s? [T,h] act (absent iff b is), y [T,h] act
@@ -127,6 +133,13 @@ typedef struct moe_swiglu_attr {
  * forward  in  x [n..] F32   out y F32, in place     backward in  dy, y   out dx = dy y (1 - y) F32, in place on dy */
 #define MOE_OP_SIGMOID "moe.sigmoid/0"
 
+/* moe.add/0: y += x.         in x [n..] act          out y as x, in place. forward only. */
+#define MOE_OP_ADD "moe.add/0"
+
+/* moe.join/0: y[t] = the rows t of x[0], x[1], .. side by side.
+ * forward  in  x [n,T,w] act                         out y [T,n*w] act. forward only. */
+#define MOE_OP_JOIN "moe.join/0"
+
 /* moe.jitter/0: y[t,i] = x[t,i] * (1 + eps (2u - 1)), u in (0,1) = moe_random_unit of word i % 4 of
  * moe_random_words(key, (first_token + t) * ceil(h / 4) + i / 4, *step). Forward and backward of a step draw the same
  * numbers. (input jitter: Fedus et al., arXiv 2101.03961)
@@ -145,6 +158,21 @@ typedef struct moe_jitter_attr {
  *          out loss [1] F64 +=, dlogits? [T,V] as logits = (softmax - onehot) / divisor, 0 where not valid; in place
  * A target outside [-1,V) is MOE_E_DATA. forward only: it is both. */
 #define MOE_OP_CROSS_ENTROPY "moe.cross_entropy/0"
+
+/* The same where each rank has the logits of a part of the vocabulary, in three calls between which the ranks reduce
+ * [T] and [T,2] numbers; the loss is then the same on all of them, and the gradient that of their own part. attr
+ * moe_vocabulary_attr, or NULL: the part is the whole. Rows without
+ * a valid target have 0 everywhere. A target outside [-1,whole) is MOE_E_DATA. All are forward only.
+ * moe.cross_entropy_max/0: the largest logit of each row's part. The ranks take the maximum.
+ * in  logits [T,V] act or F32, targets [T] I32                         out largest [T] F32
+ * moe.cross_entropy_sum/0: {sum of e^(l - largest), l[target] or 0 where another part has it}. The ranks add.
+ * in  logits, targets, largest                                         out sums [T,2] F64
+ * moe.cross_entropy_end/0:
+ * in  logits, targets, largest, sums, divisor? [1] I64
+ * out loss [1] F64 +=, dlogits? [T,V] as logits, in place; both as in moe.cross_entropy/0 */
+#define MOE_OP_CROSS_ENTROPY_MAX "moe.cross_entropy_max/0"
+#define MOE_OP_CROSS_ENTROPY_SUM "moe.cross_entropy_sum/0"
+#define MOE_OP_CROSS_ENTROPY_END "moe.cross_entropy_end/0"
 
 /* moe.count_valid/0: in targets [T] I32              out count [1] I64 += number of targets >= 0. forward only. */
 #define MOE_OP_COUNT_VALID "moe.count_valid/0"

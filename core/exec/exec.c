@@ -2,11 +2,11 @@
 #include "exec/exec.h"
 
 #include <moe/options.h>
-#include <pthread.h>
-#include <stdatomic.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "exec/issue.h"
 #include "util/clock.h"
 #include "util/tidy.h"
 
@@ -76,6 +76,26 @@ static void keep_error(exec *x, const graph_node *node, const moe_err *err) {
     if (x->on_fail) x->on_fail(x->arg, &x->err);
 }
 
+void exec_cancel(exec_lanes *e, const moe_err *err) {
+    exec *x = atomic_load(&e->running);
+    int none = 0;
+    if (!x || !atomic_compare_exchange_strong(&x->failed, &none, 1)) return;
+    x->err = *err;
+    atomic_store(&x->failed, 2);
+}
+
+/* Calls the node, and lets others see that its lane is inside of it. */
+static moe_status call_node(const node_run *r, moe_err *err) {
+    const graph_node *node = r->node;
+    exec_inside *inside = &r->x->streams->inside[node->info.lane];
+    if (node->async) return node->fn(node->ctx, err); /* by the issuing thread, which is not the lane's */
+    atomic_fetch_add_explicit(&inside->runs, 1, memory_order_relaxed);
+    atomic_store_explicit(&inside->node, node, memory_order_release);
+    moe_status status = node->fn(node->ctx, err);
+    atomic_store_explicit(&inside->node, NULL, memory_order_release);
+    return status;
+}
+
 static void run_node(void *arg) {
     const node_run *r = arg;
     if (atomic_load_explicit(&r->x->failed, memory_order_relaxed)) return;
@@ -86,7 +106,7 @@ static void run_node(void *arg) {
     exec_span *span = r->x->spans ? &r->x->spans[r->node - r->x->nodes] : NULL;
     if (span) span->begin = clock_ns();
     current_node = r->node->info.name;
-    moe_status status = r->node->fn(r->node->ctx, &err);
+    moe_status status = call_node(r, &err);
     current_node = NULL;
     if (span) span->end = clock_ns();
     if (status) {
@@ -165,6 +185,7 @@ moe_status exec_create(exec **out, graph *g, const uint32_t *order, const lanes 
                        exec_fail_fn on_fail, void *arg, moe_err *err) {
     exec *x = calloc(1, sizeof *x);
     uint32_t n_pred = g->n_nodes ? g->pred_start[g->n_nodes] : 0;
+    uint32_t *issued = malloc((g->n_nodes + 1) * sizeof *issued);
     wait_state w = {.g = g, .l = l};
     moe_status status = MOE_E_NOMEM;
     if (x) {
@@ -172,19 +193,22 @@ moe_status exec_create(exec **out, graph *g, const uint32_t *order, const lanes 
         x->commands = calloc((size_t)g->n_nodes * 2 + n_pred + 1, sizeof *x->commands);
         x->events = calloc(g->n_nodes + 1, sizeof *x->events);
     }
-    if (!x || !x->commands || !x->events) {
+    if (!x || !x->commands || !x->events || !issued) {
         moe_fail(err, MOE_E_NOMEM, "out of memory for the executor");
         goto fail;
     }
-    status = exec_lanes_open(streams, g, err);
-    if (!status) status = make_events(x, g, l, order, err);
-    for (uint32_t i = 0; i < g->n_nodes && !status; i++) emit_node(x, &w, order[i]);
+    status = issue_order(g, order, issued, err);
+    if (!status) status = exec_lanes_open(streams, g, err);
+    if (!status) status = make_events(x, g, l, issued, err);
+    for (uint32_t i = 0; i < g->n_nodes && !status; i++) emit_node(x, &w, issued[i]);
     for (uint32_t i = 0; i < g->n_nodes && !status; i++)
         if (g->nodes[i].stream) *g->nodes[i].stream = streams->stream[g->nodes[i].info.lane];
     if (status) goto fail;
+    free(issued);
     *out = x;
     return MOE_OK;
 fail:
+    free(issued);
     exec_destroy(x);
     return status;
 }
@@ -211,6 +235,7 @@ moe_status exec_issue(exec *x, moe_err *err) {
     const moe_device_v0 *device = x->streams->device;
     void *self = x->streams->self;
     moe_status status = MOE_OK;
+    atomic_store(&x->streams->running, x);
     for (uint32_t i = 0; i < x->n && !status; i++) {
         command *c = &x->commands[i];
         void *stream = x->streams->stream[c->lane];
@@ -232,10 +257,12 @@ moe_status exec_issue(exec *x, moe_err *err) {
 }
 
 moe_status exec_finish(exec *x, moe_err *err) {
-    const exec_lanes *s = x->streams;
+    exec_lanes *s = x->streams;
     moe_status status = MOE_OK;
     for (int i = 0; i < MOE_LANES && !status; i++)
         if (s->stream[i]) status = s->device->stream_sync(s->self, s->stream[i], err);
+    atomic_store(&s->running, NULL);
+    while (atomic_load(&x->failed) == 1) sched_yield(); /* exec_cancel is at it */
     if (atomic_load(&x->failed) != 2) return status;
     *err = x->err;
     return x->err.code;

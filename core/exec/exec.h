@@ -4,6 +4,7 @@
 #ifndef CORE_EXEC_EXEC_H
 #define CORE_EXEC_EXEC_H
 #include <moe/device.h>
+#include <stdatomic.h>
 
 #include "graph/lanes.h"
 
@@ -12,12 +13,22 @@ typedef struct exec exec;
 /* Called by the first node that fails, from its lane's thread, so that peers can be told (comm abort). */
 typedef void (*exec_fail_fn)(void *arg, const moe_err *err);
 
+/* The node that a lane's worker is inside of, for whoever watches from another thread. Of nodes that only enqueue
+ * nothing is noted. */
+typedef struct exec_inside {
+    _Atomic(const graph_node *) node; /* NULL = between nodes */
+    atomic_uint runs;                 /* nodes begun: the same node again is another number */
+    char apart[48];                   /* lanes' notes do not share a cache line */
+} exec_inside;
+
 /* Streams by lane, opened when a graph first uses the lane, shared by several executors. */
 typedef struct exec_lanes {
     const moe_device_v0 *device;
     void *self;
     void *stream[MOE_LANES];
     uint32_t rank; /* for messages */
+    exec_inside inside[MOE_LANES];
+    _Atomic(exec *) running; /* from exec_issue to exec_finish */
 } exec_lanes;
 
 void exec_lanes_init(exec_lanes *e, const moe_device_v0 *device, void *self, uint32_t rank);
@@ -33,6 +44,9 @@ void exec_destroy(exec *x);
 moe_status exec_issue(exec *x, moe_err *err);
 /* [step] waits until all of it is done; the first failure of a node, with layer, microbatch and rank. */
 moe_status exec_finish(exec *x, moe_err *err);
+/* [any] Ends the run of now: its nodes that have not begun do nothing, and exec_finish returns *err, unless a node has
+ * failed before. Nothing when none runs. */
+void exec_cancel(exec_lanes *e, const moe_err *err);
 /* When a node ran, nanoseconds of the monotonic clock. Of nodes that only enqueue (copies, fills, asynchronous plugins)
  * the time of the call. */
 typedef struct exec_span {

@@ -267,5 +267,5 @@ moe_status hf_load(trainer *t, const char *dir, moe_err *err) {
     for (uint32_t i = 0; !status && i < l.map->n; i++) status = load_tensor(&l, i, err);
     for (uint32_t i = 0; !status && i < l.map->n; i++) status = verify_tensor(&l, i, err);
     finish(&l);
-    return status ? status : model_refresh_copies(t->model, err);
+    return status;
 }

@@ -3,10 +3,10 @@
 #define CORE_HF_LOAD_H
 #include "train/trainer.h"
 
-/* [main] Fills every parameter (and the expert bias of routers that have one) from dir: F32, BF16 or F16, all to FP32,
- * and refreshes the copies that products read. On every rank of a replica; optimiser state is left as it is.
- * Strict: every tensor of the model is there in its shape, and no other but rotary inv_freq buffers, the head of a tied
- * model (which must equal the embedding) and the layers past the model's that config.json announces as
+/* [main, collective over all ranks] Fills every parameter (and the expert bias of routers that have one) from dir: F32,
+ * BF16 or F16, all to FP32, and the copies that products read. On every rank, each its own part; optimiser state is
+ * left as it is. Strict: every tensor of the model is there in its shape, and no other but rotary inv_freq buffers, the
+ * head of a tied model (which must equal the embedding) and the layers past the model's that config.json announces as
  * num_nextn_predict_layers. MOE_E_DATA names up to eight missing and unknown tensors and how many there are, or a
  * tensor of another shape or type; nothing has been changed then. MOE_E_DATA too for a value that is NaN or infinite,
  * with its file, tensor and index. It is found while values are loaded: the weights are then some of the file's and

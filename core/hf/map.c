@@ -86,7 +86,7 @@ __attribute__((format(printf, 6, 7))) static void slice(builder *b, int64_t id, 
     t->shape[1] = wide;
     t->count = rows * wide;
     t->n_parts = 1;
-    t->part[0] = (hf_part){b->m->params.at[id].offset + first * wide, t->count};
+    t->part[0] = (hf_part){id, first * wide, t->count};
 }
 
 /* A whole parameter under its own shape. */
@@ -99,10 +99,10 @@ __attribute__((format(printf, 3, 4))) static void whole(builder *b, int64_t id, 
     va_end(ap);
     const param *p = &b->m->params.at[id];
     t->ndim = p->ndim;
-    memcpy(t->shape, p->shape, sizeof t->shape);
-    t->count = p->count;
+    memcpy(t->shape, p->whole, sizeof t->shape);
+    t->count = p->whole[0] * p->whole[1] * p->whole[2] * p->whole[3];
     t->n_parts = 1;
-    t->part[0] = (hf_part){p->offset, p->count};
+    t->part[0] = (hf_part){id, 0, t->count};
 }
 
 /* A stack of E matrices [rows, cols] of ours in another order, as one tensor. */
@@ -143,9 +143,11 @@ static void add_latent(builder *b, const model_layer *w) {
     whole(b, w->kv_down, "self_attn.kv_a_proj_with_mqa.weight"); /* and under it the rows of the shared rotary key */
     if (b->map->n > before) {
         hf_tensor *t = &b->map->at[before];
-        t->part[t->n_parts++] = (hf_part){p->at[w->k_rope].offset, p->at[w->k_rope].count};
-        t->shape[0] += p->at[w->k_rope].shape[0];
-        t->count += p->at[w->k_rope].count;
+        const param *rope = &p->at[w->k_rope];
+        int64_t n = rope->whole[0] * rope->whole[1];
+        t->part[t->n_parts++] = (hf_part){w->k_rope, 0, n};
+        t->shape[0] += rope->whole[0];
+        t->count += n;
     }
     whole(b, w->kv_down_norm, "self_attn.kv_a_layernorm.weight");
     whole(b, w->kv_up, "self_attn.kv_b_proj.weight");
@@ -268,11 +270,14 @@ int hf_slab_next(const hf_tensor *t, int64_t limit, hf_slab *s) {
     int64_t begin = s->begin + s->count, first = 0;
     if (begin >= t->count) return 0;
     if (t->order != HF_PLAIN) limit = t->rows * t->cols;
-    hf_part all = {0, t->count};
+    hf_part all = {-1, 0, t->count};
     const hf_part *part = t->state_layer < 0 ? t->part : &all;
     while (begin >= first + part->count) first += (part++)->count;
     int64_t rest = first + part->count - begin;
-    *s = (hf_slab){.begin = begin, .count = rest < limit ? rest : limit, .offset = part->offset + begin - first};
+    *s = (hf_slab){.begin = begin,
+                   .count = rest < limit ? rest : limit,
+                   .param = part->param,
+                   .first = part->first + begin - first};
     return 1;
 }
 

@@ -1,7 +1,8 @@
-/* The names and orders of a model's tensors in Hugging Face files. Each tensor of such a file is a run of ours in the
- * flat arenas (params.h), in the same order or, for gpt-oss, transposed and with gate and up interleaved; the map says
- * which, so that weights come in (load.h), go out (save.h) and gradients get their names with one table.
- * Every parameter of every model has exactly one place in the map: what no family has is named after the nearest. */
+/* The names and orders of a model's tensors in Hugging Face files. Each tensor of such a file is a run of one
+ * of our whole parameters (whatever part of it this rank has: values.h), in the same order or, for gpt-oss, transposed
+ * and with gate and up interleaved; the map says which, so that weights come in (load.h), go out (save.h) and gradients
+ * get their names with one table. Every parameter of every model has exactly one place in the map: what no family has
+ * is named after the nearest. */
 #ifndef CORE_HF_MAP_H
 #define CORE_HF_MAP_H
 #include "model/model.h"
@@ -14,7 +15,7 @@ enum { HF_MIXTRAL, HF_QWEN2_MOE, HF_QWEN3_MOE, HF_OLMOE, HF_DEEPSEEK_V3, HF_GPT_
 enum { HF_PLAIN, HF_TRANSPOSED, HF_INTERLEAVED, HF_INTERLEAVED_TRANSPOSED };
 
 typedef struct hf_part {
-    int64_t offset, count; /* elements, in every flat arena */
+    int64_t param, first, count; /* number in the table; elements of the whole parameter */
 } hf_part;
 
 typedef struct hf_tensor {
@@ -43,11 +44,12 @@ int32_t hf_style_from_name(const char *name); /* -1: none of ours */
 moe_status hf_map_create(const model *m, hf_map **out, moe_err *err);
 void hf_map_free(hf_map *map); /* NULL is nothing */
 
-/* A run of a tensor that is one piece in the file and in the arena: a matrix where the order differs, at most `limit`
+/* A run of a tensor that is one piece in the file and in the parameter: a matrix where the order differs, at most
+ * `limit`
  * (> 0) elements where it is plain. */
 typedef struct hf_slab {
     int64_t begin, count; /* elements, in the tensor */
-    int64_t offset;       /* in the arena; of router state: in the state */
+    int64_t param, first; /* number in the table, and its first element there; of router state: -1, and in the state */
 } hf_slab;
 /* The next one; *s zeroed before the first. 0 = no more. */
 int hf_slab_next(const hf_tensor *t, int64_t limit, hf_slab *s);

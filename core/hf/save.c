@@ -49,20 +49,15 @@ static const st_tensor *find_piece(const saving *s, const hf_tensor *x, const hf
     if (x->state_layer >= 0) {
         const char *state = m->routers[x->state_layer].needs.state[x->state].name;
         snprintf(name, 128, "layers.%" PRId64 ".router.%s", x->state_layer, state);
-        *begin = slab->offset;
+        *begin = slab->first;
         return st_find(s->checkpoint, name);
     }
-    uint32_t low = 0, high = m->params.n; /* the last parameter at or before the offset: they ascend */
-    while (high - low > 1) {
-        uint32_t middle = low + (high - low) / 2;
-        *(m->params.at[middle].offset <= slab->offset ? &low : &high) = middle;
-    }
-    const param *p = &m->params.at[low];
-    int64_t each = p->count / param_pieces(p);
     param_piece piece;
-    param_piece_at(p, (slab->offset - p->offset) / each, &piece);
+    param_piece_at(&m->params.at[slab->param], 0, &piece);
+    int64_t each = piece.whole;
+    param_piece_at(&m->params.at[slab->param], slab->first / each, &piece);
     snprintf(name, 128, "%s", piece.name);
-    *begin = slab->offset - piece.offset;
+    *begin = slab->first % each;
     return st_find(s->checkpoint, name);
 }
 
@@ -72,7 +67,7 @@ static moe_status read_checkpoint(const saving *s, const hf_tensor *x, const hf_
     for (int64_t done = 0; done < slab->count && !status;) {
         char name[128];
         int64_t begin = 0;
-        hf_slab rest = {.offset = slab->offset + done, .count = slab->count - done};
+        hf_slab rest = {.count = slab->count - done, .param = slab->param, .first = slab->first + done};
         const st_tensor *t = find_piece(s, x, &rest, name, &begin);
         if (!t || t->dtype != MOE_F32 || begin >= t->elements)
             return fs_fail(err, MOE_E_DATA, s->o->checkpoint, "%s is %s", name,

@@ -17,6 +17,7 @@ struct ckpt {
     int64_t step;
     char *dir, *temp, *final, *aside; /* <run>/ckpt and three names in it */
     json_t *keys, *values;            /* set of keys (to true) in order; map of strings */
+    int prepared;
 };
 
 /* ---- names ---- */
@@ -234,10 +235,16 @@ static moe_status put_in_place(const ckpt *c, moe_err *err) {
     return ckpt_replace_by_renames(c->temp, c->final, c->aside, err);
 }
 
-moe_status ckpt_commit(ckpt *c, moe_err *err) {
-    moe_err ignored;
+moe_status ckpt_prepare(ckpt *c, moe_err *err) {
     moe_status s = write_meta(c, err);
     if (s == MOE_OK) s = fs_sync_dir(c->temp, err);
+    c->prepared = s == MOE_OK;
+    return s;
+}
+
+moe_status ckpt_commit(ckpt *c, moe_err *err) {
+    moe_err ignored;
+    moe_status s = c->prepared ? MOE_OK : ckpt_prepare(c, err);
     if (s == MOE_OK) s = put_in_place(c, err);
     if (s == MOE_OK) s = fs_sync_dir(c->dir, err);
     /* Left: after a failure what was made, after an exchange what was replaced. Should this fail, ckpt_begin removes

@@ -21,7 +21,9 @@ const char *ckpt_path(const ckpt *c);
 moe_status ckpt_add_key(ckpt *c, const char *key, moe_err *err);
 /* Sets a string of the free map (resolved recipe, counters, ...), replacing an earlier value. */
 moe_status ckpt_set(ckpt *c, const char *name, const char *value, moe_err *err);
-/* Checksums, meta.json, sync, rename; replaces a checkpoint of the same step. Frees c; on failure the temporary
+/* Checksums, meta.json, sync: the long part of ckpt_commit, which does it too. Nothing is added to c afterwards. */
+moe_status ckpt_prepare(ckpt *c, moe_err *err);
+/* Prepares, renames; replaces a checkpoint of the same step. Frees c; on failure the temporary
  * directory is gone and earlier checkpoints are as they were. */
 moe_status ckpt_commit(ckpt *c, moe_err *err);
 void ckpt_abort(ckpt *c); /* removes the temporary directory, frees c; NULL is fine */

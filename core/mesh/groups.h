@@ -6,6 +6,9 @@
 
 #include "mesh/mesh.h"
 
+/* Numbers of groups in nodes (moe_sched_node.group): the axes, then the channel of layouts. */
+enum { MESH_LAYOUT = MESH_AXES, MESH_GROUPS };
+
 typedef struct mesh_groups {
     const moe_comm_v0 *comm; /* borrowed, as self */
     void *self;

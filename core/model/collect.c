@@ -41,7 +41,9 @@ static uint32_t add(emit *e, const char *name, mesh_axis axis, int32_t lane, gra
                         .count = elements(small),
                         .dtype = small.t.dtype,
                         .op = MOE_SUM};
-    moe_sched_node info = emit_info(e, name, lane);
+    char full[128];
+    emit_name(e, name, full, sizeof full);
+    moe_sched_node info = emit_info(e, e->layer >= 0 || e->mb >= 0 ? full : name, lane);
     info.group = (int32_t)axis;
     return graph_node_add(e->g, &info, fn, n, &n->stream, parts_async(p, &p->cfg.comm));
 }

@@ -53,6 +53,12 @@ tref tref_new(emit *e, const char *name, int32_t dtype, int64_t d0, int64_t d1, 
     return r;
 }
 
+tref tref_new_rows(emit *e, const char *name, int32_t dtype, int64_t n, int64_t w) {
+    tref r = tref_new(e, name, dtype, n, w, 0);
+    if (e->m->cfg.recv == RECV_EXACT && e->m->split.ep > 1) graph_buffer_lazy(e->g, r.buf);
+    return r;
+}
+
 tref tref_rows(tref t, int64_t first, int64_t n) {
     uint64_t row = tensor_bytes(&t.t) / (uint64_t)(t.t.shape[0] ? t.t.shape[0] : 1);
     t.offset += (uint64_t)first * row;
@@ -92,13 +98,13 @@ static void add_params(emit *e) {
     for (uint32_t i = 0; i < p->n && !e->g->status; i++) {
         const param *a = &p->at[i];
         void *w = p->copy && a->kind == PARAM_LINEAR ? (void *)(p->copy + a->offset)
-                                                     : (void *)params_at(p->master, a->offset);
+                                                     : (void *)params_address(p, PARAM_MASTER, NULL, a->offset);
         uint64_t size = a->kind == PARAM_LINEAR ? dtype_bytes(p->weight_dtype) : sizeof(float);
         e->weight[i] = graph_buffer_fixed(e->g, w, (uint64_t)a->count * size, "%s", a->name);
         e->grad[i] = BUF_NONE;
         if (e->train)
-            e->grad[i] =
-                graph_buffer_fixed(e->g, params_at(p->grad, a->offset), (uint64_t)a->count * 4, "grad.%s", a->name);
+            e->grad[i] = graph_buffer_fixed(e->g, params_address(p, PARAM_GRAD, NULL, a->offset),
+                                            (uint64_t)a->count * 4, "grad.%s", a->name);
     }
 }
 
@@ -153,15 +159,19 @@ moe_sched_node emit_info(const emit *e, const char *name, int32_t lane) {
         .name = name, .layer = e->layer, .microbatch = e->mb, .phase = e->phase, .lane = lane, .group = -1};
 }
 
-uint32_t emit_node(emit *e, const char *name, int32_t lane, graph_fn fn, void *ctx, void **stream, int async) {
+void emit_name(const emit *e, const char *name, char *full, size_t size) {
     static const char *const phases[] = {"prep", "fwd", "bwd", "reduce", "update"};
-    char full[128];
     if (e->layer >= 0)
-        snprintf(full, sizeof full, "L%d.mb%d.%s.%s", e->layer, e->mb, name, phases[e->phase]);
+        snprintf(full, size, "L%d.mb%d.%s.%s", e->layer, e->mb, name, phases[e->phase]);
     else if (e->mb >= 0)
-        snprintf(full, sizeof full, "mb%d.%s.%s", e->mb, name, phases[e->phase]);
+        snprintf(full, size, "mb%d.%s.%s", e->mb, name, phases[e->phase]);
     else
-        snprintf(full, sizeof full, "%s.%s", name, phases[e->phase]);
+        snprintf(full, size, "%s.%s", name, phases[e->phase]);
+}
+
+uint32_t emit_node(emit *e, const char *name, int32_t lane, graph_fn fn, void *ctx, void **stream, int async) {
+    char full[128];
+    emit_name(e, name, full, sizeof full);
     const moe_sched_node info = emit_info(e, full, lane);
     return graph_node_add(e->g, &info, fn, ctx, stream, async);
 }

@@ -43,6 +43,11 @@ typedef struct batch_refs {
     tref docs, mask;   /* [T] I32 document numbers, -1 = padding; [T] U8, 0 = padding. Absent without documents */
 } batch_refs;
 
+/* Bytes of rows that this rank has given to other ranks; of these, to ranks on other nodes. */
+typedef struct sent_bytes {
+    uint64_t all, far;
+} sent_bytes;
+
 typedef struct emit {
     graph *g;
     const model *m;
@@ -54,7 +59,11 @@ typedef struct emit {
     buf_id *stats;         /* [1 + layers] its parts: the loss sum, then each layer's router losses */
     buf_id **state;        /* [layers][n_state] */
     buf_id drops;          /* model.drops */
-    tref divisor, routed;  /* [1] I64: valid targets, and tokens that are not padding, of the global batch */
+    /* [2] host memory, or NULL. Movements of rows add to it: [0] phases on the compute lane, [1] those on comm:ep, as
+     * both may run at once. The sum is what counts. */
+    sent_bytes *sent;
+    buf_id sent_buf;      /* of sent: movements "read" it, so that whoever takes the sums comes after all of them */
+    tref divisor, routed; /* [1] I64: valid targets, and tokens that are not padding, of the global batch */
     tref positions, inv_freq;
     tref docs, mask;      /* of the current microbatch; absent without documents */
     const taps *taps;     /* NULL = none */
@@ -71,6 +80,9 @@ uint64_t dtype_bytes(int32_t dtype);
 tref tref_none(void);
 /* A new planned buffer of this shape; trailing sizes of 0 mean fewer dimensions: tref_new(e, "qkv", act, T, w, 0). */
 tref tref_new(emit *e, const char *name, int32_t dtype, int64_t d0, int64_t d1, int64_t d2);
+/* The same of rows in expert order [n] or [n,w], whose number only the device knows: with recv = exact and experts on
+ * other ranks there is room for the worst routing, of which most is never touched, and the buffer is lazy (graph.h). */
+tref tref_new_rows(emit *e, const char *name, int32_t dtype, int64_t n, int64_t w);
 tref tref_of(buf_id buf, int32_t dtype, int64_t d0, int64_t d1, int64_t d2);
 tref tref_rows(tref t, int64_t first, int64_t n); /* rows [first, first + n) of the leading dimension */
 tref tref_weight(const emit *e, int64_t id);      /* as products read it */
@@ -84,6 +96,8 @@ int64_t emit_first_token(const emit *e);
 
 /* ---- nodes ---- */
 moe_sched_node emit_info(const emit *e, const char *name, int32_t lane);
+/* "L2.mb0.NAME.fwd", as nodes of the current layer, microbatch and phase are named. */
+void emit_name(const emit *e, const char *name, char *full, size_t size);
 /* Appends a node named after layer, microbatch and phase: "L2.mb0.NAME.fwd". Arguments as graph_node_add. */
 uint32_t emit_node(emit *e, const char *name, int32_t lane, graph_fn fn, void *ctx, void **stream, int async);
 /* An address that is patched and counted as read or written by the node. Its bytes are added to the node's: those of

@@ -1,5 +1,6 @@
 /* Multi-head latent attention up to packed rows: queries, keys and values come from low-rank latents, and all heads
- * share the rotary part of their keys. */
+ * share the rotary part of their keys. Over tp the projections up from the latents are cut by heads; the latents are
+ * made on every rank, and their gradients are partial. */
 #include "model/blocks.h"
 
 static const float latent_norm_eps = 1e-6f; /* of the latents' norms, whatever the model's other norms have */
@@ -15,7 +16,7 @@ void latent_forward(emit *e, const model_layer *w, tref x, tref qkv, latent_acts
     moe_mla_pack_attr *attr = graph_alloc(e->g, sizeof *attr);
     if (!attr) return;
     *attr = (moe_mla_pack_attr){.size = sizeof *attr,
-                                .heads = c->heads,
+                                .heads = e->m->local.heads,
                                 .nope = c->head_dim - c->rope.dim,
                                 .rope = c->rope.dim,
                                 .v_dim = c->v_dim};

@@ -15,21 +15,16 @@ static tref layer_forward(emit *e, const model_layer *w, layer_acts *a, tref *r,
     a->norm2 = norm_forward(e, "norm2", w->norm2, m->cfg.norm_eps, a->norm1.sum, u);
     *r = a->norm2.sum;
     if (model_layer_is_moe(&m->cfg, (uint32_t)e->layer)) return moe_forward(e, w, a->norm2.y, &a->moe);
-    u = tref_new(e, "mlp_out", m->act, u.t.shape[0], m->cfg.hidden, 0);
-    mlp_forward(e, &mlp_dense_names, w->mlp_w1, w->mlp_w2, a->norm2.y, tref_none(), &a->mlp, u, 0);
-    return u;
+    return dense_forward(e, w, a->norm2.y, &a->mlp);
 }
 
 static void layer_backward(emit *e, const model_layer *w, const layer_acts *a, tref d) {
     const model *m = e->m;
     tref dx;
-    if (model_layer_is_moe(&m->cfg, (uint32_t)e->layer)) {
+    if (model_layer_is_moe(&m->cfg, (uint32_t)e->layer))
         dx = moe_backward(e, w, a->norm2.y, &a->moe, d);
-    } else {
-        dx = tref_new(e, "d_norm2", m->act, d.t.shape[0], m->cfg.hidden, 0);
-        mlp_backward(e, &mlp_dense_names, w->mlp_w1, w->mlp_w2, a->norm2.y, tref_none(), &a->mlp, d, tref_none(), dx,
-                     0);
-    }
+    else
+        dx = dense_backward(e, w, a->norm2.y, &a->mlp, d);
     norm_backward(e, "norm2", w->norm2, &a->norm2, dx, d, 1);
     dx = attention_backward(e, w, a->norm1.y, &a->attention, d);
     norm_backward(e, "norm1", w->norm1, &a->norm1, dx, d, 1);
@@ -75,7 +70,7 @@ void emit_microbatch_backward(emit *e, const microbatch_acts *a) {
     e->phase = MOE_SCHED_BACKWARD;
     e->docs = a->batch.docs;
     e->mask = a->batch.mask;
-    tref d = tref_new(e, "d_residual", m->act, a->batch.ids.t.shape[0], m->cfg.hidden, 0);
+    tref d = tref_new(e, "d_residual", m->act, m->local.tokens, m->cfg.hidden, 0);
     norm_backward(e, "final_norm", m->final_norm, &a->last, a->dy, d, 0);
     for (uint32_t l = m->cfg.layers; l-- > 0 && !e->g->status;) {
         e->layer = (int32_t)l;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "model/rope.h"
+#include "model/values.h"
 
 /* ---- checks ---- */
 static moe_status check_attention(const model_cfg *c, moe_err *err) {
@@ -139,7 +140,8 @@ static moe_status add_dispatcher(model *m, uint32_t layer, moe_err *err) {
                               .node_size = m->place.node_size,
                               .group = m->place.groups->of[MESH_ETP_EP],
                               .layout_group = m->place.groups->layout,
-                              .first_rank = mesh_first(m->place.mesh, MESH_ETP_EP, m->place.rank)};
+                              .first_rank = mesh_first(m->place.mesh, MESH_ETP_EP, m->place.rank),
+                              .shared = &m->parts->dispatcher_shared};
     moe_status room = room_for_rows(m, &cfg, err);
     if (room) return room;
     moe_status status = parts_add_dispatcher(m->parts, &cfg, err);
@@ -178,14 +180,16 @@ static moe_status upload(const model *m, void *stream, void *dst, const void *sr
     return status ? status : d->stream_sync(m->parts->device_self, stream, err);
 }
 
-static moe_status init_params(model *m, void *stream, float *scratch, moe_err *err) {
+/* This rank's elements, and the copies that products read. */
+static moe_status init_params(model *m, const value_mover *v, float *scratch, moe_err *err) {
     moe_status status = MOE_OK;
     for (uint32_t i = 0; i < m->params.n; i++)
         for (int64_t e = 0; e < param_pieces(&m->params.at[i]) && !status; e++) {
             param_piece piece;
             param_piece_at(&m->params.at[i], e, &piece);
+            if (!piece.count) continue;
             param_piece_init(&m->params.at[i], &piece, m->cfg.seed, scratch);
-            status = upload(m, stream, m->params.master + piece.offset, scratch, (uint64_t)piece.count * 4, err);
+            status = values_put_own(v, &m->params.at[i], PARAM_MASTER, piece.offset, piece.count, scratch, err);
         }
     return status;
 }
@@ -236,46 +240,48 @@ static int64_t largest(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
-static int64_t largest_param(const model *m) {
+static int64_t largest_piece(const model *m) {
     int64_t n = 1;
-    for (uint32_t i = 0; i < m->params.n; i++) n = largest(n, m->params.at[i].count / param_pieces(&m->params.at[i]));
+    for (uint32_t i = 0; i < m->params.n; i++) {
+        const param *p = &m->params.at[i];
+        n = largest(n, p->count / (p->experts ? p->experts : 1));
+    }
     return n;
 }
 
 static moe_status initialise(model *m, moe_err *err) {
-    const moe_device_v0 *d = m->parts->device;
-    void *self = m->parts->device_self, *stream = NULL;
-    int64_t n = largest(largest_param(m), largest(m->cfg.micro * m->cfg.seq, m->cfg.head_dim));
+    int64_t n = largest(largest_piece(m), largest(m->cfg.micro * m->cfg.seq, m->cfg.head_dim));
     float *scratch = malloc((size_t)n * sizeof *scratch);
-    moe_status status = scratch ? d->stream_create(self, "init", &stream, err)
-                                : moe_fail(err, MOE_E_NOMEM, "out of memory for the initial values");
-    if (!status) status = init_params(m, stream, scratch, err);
-    if (!status) status = init_state(m, stream, err);
-    if (!status) status = init_tables(m, stream, scratch, err);
-    if (stream) d->stream_destroy(self, stream);
+    value_mover v = {0};
+    moe_status status =
+        scratch ? values_open(&v, m, n, err) : moe_fail(err, MOE_E_NOMEM, "out of memory for the initial values");
+    if (!status) status = init_params(m, &v, scratch, err);
+    if (!status) status = init_state(m, v.stream, err);
+    if (!status) status = init_tables(m, v.stream, scratch, err);
+    values_close(&v);
     free(scratch);
-    return status ? status : model_refresh_copies(m, err);
+    return status;
 }
 
-moe_status model_refresh_copies(model *m, moe_err *err) {
-    const params *p = &m->params;
-    if (!p->copy) return MOE_OK;
-    const moe_device_v0 *d = m->parts->device;
-    void *self = m->parts->device_self, *stream = NULL;
-    enum { CHUNK = 1 << 16 };
-    float *in = malloc(CHUNK * sizeof *in);
-    uint16_t *out = malloc(CHUNK * sizeof *out);
-    moe_status status = in && out ? d->stream_create(self, "copies", &stream, err)
-                                  : moe_fail(err, MOE_E_NOMEM, "out of memory for the weight copies");
-    for (int64_t i = 0; i < p->begin[PARAM_LINEAR + 1] && !status; i += CHUNK) {
-        int64_t n = p->begin[PARAM_LINEAR + 1] - i < CHUNK ? p->begin[PARAM_LINEAR + 1] - i : CHUNK;
-        status = upload(m, stream, in, p->master + i, (uint64_t)n * 4, err);
-        params_round_bf16(in, out, n);
-        if (!status) status = upload(m, stream, p->copy + i, out, (uint64_t)n * 2, err);
-    }
-    if (stream) d->stream_destroy(self, stream);
-    free(in);
-    free(out);
+/* What the scheduler wants of the graph's shape, and the buckets of gradients that follow. */
+static moe_status cut_buckets(model *m, const model_use *use, moe_err *err) {
+    const moe_shape_in in = {.size = sizeof in,
+                             .n_layers = m->cfg.layers,
+                             .n_microbatches = use->n_micro,
+                             .pp = 1,
+                             .grad_bytes = (uint64_t)m->params.begin[PARAM_CLASSES] * 4,
+                             .memory_limit = use->memory_limit};
+    moe_shape_out shape = {sizeof shape, 1, 1, 1};
+    moe_status status = MOE_OK;
+    if (use->n_micro) status = m->parts->scheduler->shape(m->parts->scheduler_self, &in, &shape, err);
+    if (!status && (shape.pieces_fwd != 1 || shape.pieces_bwd != 1 || !shape.n_buckets))
+        status =
+            moe_fail(err, MOE_E_UNSUPPORTED,
+                     "scheduler/%s asks for %u and %u pieces and %u buckets; this version runs 1 and 1 pieces and at "
+                     "least 1 bucket",
+                     m->parts->cfg.scheduler.desc->id, shape.pieces_fwd, shape.pieces_bwd, shape.n_buckets);
+    if (!status && params_slice(&m->params, shape.n_buckets, use->distributed))
+        status = moe_fail(err, MOE_E_NOMEM, "out of memory for %u buckets", shape.n_buckets);
     return status;
 }
 
@@ -290,7 +296,7 @@ static model_split split_of(const model_place *at) {
                          .etp_rank = mesh_coord(at->mesh, MESH_ETP, at->rank)};
 }
 
-moe_status model_create(model **out, const model_cfg *cfg, const model_place *place, parts *p, int arenas,
+moe_status model_create(model **out, const model_cfg *cfg, const model_place *place, parts *p, const model_use *use,
                         moe_err *err) {
     model *m = calloc(1, sizeof *m);
     if (!m) return moe_fail(err, MOE_E_NOMEM, "out of memory for the model");
@@ -312,9 +318,10 @@ moe_status model_create(model **out, const model_cfg *cfg, const model_place *pl
     }
     if (!status) status = find_ops(m, err);
     if (!status) status = model_build_table(m, err);
-    if (!status && arenas != PARAMS_NONE) status = params_alloc(&m->params, arenas, p->device, p->device_self, err);
-    if (!status && arenas != PARAMS_NONE) status = alloc_state(m, err);
-    if (!status && arenas != PARAMS_NONE) status = initialise(m, err);
+    if (!status) status = cut_buckets(m, use, err);
+    if (!status && !use->plan_only) status = params_alloc(&m->params, use->arenas, p->device, p->device_self, err);
+    if (!status && !use->plan_only) status = alloc_state(m, err);
+    if (!status && !use->plan_only) status = initialise(m, err);
     if (status)
         model_destroy(m);
     else

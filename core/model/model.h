@@ -1,8 +1,8 @@
 /* Model: sizes, parameters and plugin instances of one rank, and the emission of its layers into a step graph.
  * Every block has its own file with the forward and backward emitters side by side:
- *   embed.c  norm.c (residual + norm)  attention.c  latent.c (its latents)  mlp.c  shared.c  route.c (projection,
- * choice, capacity)  moe.c (dispatch, experts, combine)  moves.c  head.c (projection, loss and gradient in row chunks)
- * layers.c strings them together. table.c: the parameters. */
+ *   embed.c  tokens.c (own and all)  norm.c (residual + norm)  attention.c  latent.c (its latents)  mlp.c  shared.c
+ * route.c (projection, choice, capacity)  moe.c (dispatch, experts, combine)  moves.c  head.c (projection, loss and
+ * gradient in row chunks) layers.c strings them together. table.c: the parameters. */
 #ifndef CORE_MODEL_MODEL_H
 #define CORE_MODEL_MODEL_H
 #include "mesh/groups.h"
@@ -14,24 +14,29 @@
 enum { MODEL_MAX_LOSSES = NEEDS_MAX_LOSSES };
 
 /* Operations of the device: X(name, whether the model m of sizes c uses it). */
-#define MODEL_OPS(X)                                                          \
-    X(EMBED, 1)                                                               \
-    X(RMSNORM, 1)                                                             \
-    X(ROPE, 1)                                                                \
-    X(ATTENTION, 1)                                                           \
-    X(ROUTER_LINEAR, 1)                                                       \
-    X(SWIGLU_PROB, 1)                                                         \
-    X(CROSS_ENTROPY, 1)                                                       \
-    X(COUNT_VALID, 1)                                                         \
-    X(SUMSQ, 1)                                                               \
-    X(CLIP_COEF, 1)                                                           \
-    X(ADAMW, 1)                                                               \
-    X(SGD, 1)                                                                 \
-    X(HEAD_NORM, c->qk_norm != QK_NORM_NONE)                                  \
-    X(MLA_PACK, c->attention == ATTENTION_MLA)                                \
-    X(BIAS, c->qkv_bias || c->out_bias || c->expert_biases || c->router_bias) \
-    X(SIGMOID, c->shared_gate)                                                \
-    X(JITTER, model_has_jitter(m))                                            \
+#define MODEL_OPS(X)                                                                 \
+    X(EMBED, 1)                                                                      \
+    X(RMSNORM, 1)                                                                    \
+    X(ROPE, 1)                                                                       \
+    X(ATTENTION, 1)                                                                  \
+    X(ROUTER_LINEAR, 1)                                                              \
+    X(SWIGLU_PROB, 1)                                                                \
+    X(CROSS_ENTROPY, m->split.tp == 1)                                               \
+    X(CROSS_ENTROPY_MAX, m->split.tp > 1)                                            \
+    X(CROSS_ENTROPY_SUM, m->split.tp > 1)                                            \
+    X(CROSS_ENTROPY_END, m->split.tp > 1)                                            \
+    X(JOIN, m->split.tp > 1)                                                         \
+    X(ADD, c->shared_ffn > 0 && (m->split.tp > 1 || m->split.ep * m->split.etp > 1)) \
+    X(COUNT_VALID, 1)                                                                \
+    X(SUMSQ, 1)                                                                      \
+    X(CLIP_COEF, 1)                                                                  \
+    X(ADAMW, 1)                                                                      \
+    X(SGD, 1)                                                                        \
+    X(HEAD_NORM, c->qk_norm != QK_NORM_NONE)                                         \
+    X(MLA_PACK, c->attention == ATTENTION_MLA)                                       \
+    X(BIAS, c->qkv_bias || c->out_bias || c->expert_biases || c->router_bias)        \
+    X(SIGMOID, c->shared_gate)                                                       \
+    X(JITTER, model_has_jitter(m))                                                   \
     X(CAPACITY, c->capacity > 0)
 #define MODEL_OP_INDEX(name, used) MODEL_##name,
 enum { MODEL_OPS(MODEL_OP_INDEX) MODEL_N_OPS };
@@ -108,14 +113,25 @@ typedef struct model {
     float *inv_freq;       /* device [rope.dim / 2] */
 } model;
 
-/* [main] Checks the sizes, makes routers and dispatchers, lays out and allocates parameters (arenas: params.h) and
- * state, and fills both with their initial values (PARAMS_NONE: neither). Every error names the key or plugin. parts
- * and what place points to outlive the model. Collective over the ranks: a dispatcher may make groups. */
-moe_status model_create(model **out, const model_cfg *cfg, const model_place *place, parts *p, int arenas,
+/* What a run does with a model. */
+typedef struct model_use {
+    int arenas;       /* PARAMS_*: what its programs need */
+    int distributed;  /* 1: moments, and masters beside copies, are cut over the ranks that hold the same weights */
+    int plan_only;    /* 1: no memory, and no values */
+    uint32_t n_micro; /* microbatches a step; 0: no training, and the scheduler is not asked for a shape */
+    uint64_t memory_limit; /* bytes, for the scheduler; 0 = none */
+} model_use;
+
+/* [main] Checks the sizes, makes routers and dispatchers, lays out and allocates parameters and state, and fills both
+ * with their initial values. Every error names the key or plugin. parts and what place points to outlive the model.
+ * Collective over the ranks: a dispatcher may make groups. */
+moe_status model_create(model **out, const model_cfg *cfg, const model_place *place, parts *p, const model_use *use,
                         moe_err *err);
 void model_destroy(model *m); /* NULL is nothing */
-/* The BF16 copies again from the master weights, after a load. Waits. */
-moe_status model_refresh_copies(model *m, moe_err *err);
+/* Where the ranks are that hold the same elements. */
+static inline mesh_axis model_reduce_axis(param_reduce over) {
+    return over == PARAM_OVER_STAGE ? MESH_STAGE : over == PARAM_OVER_DP_CP ? MESH_DP_CP : MESH_EDP;
+}
 /* table.c: fills params and layers from cfg and what the routers declared. */
 moe_status model_build_table(model *m, moe_err *err);
 /* Rows of an expert at most, and at least where it pads; 0 = dropless. A choice's scope is `scope` tokens. */

@@ -36,6 +36,11 @@ static tref workspace(emit *e, const char *name) {
     return (tref){.buf = graph_buffer_add(e->g, bytes, "L%d.mb%d.%s.ws", e->layer, e->mb, name)};
 }
 
+/* The node is a collective call, where the dispatchers' group has several members. */
+static void talks(emit *e, uint32_t node, int32_t group) {
+    if (!e->g->status && e->m->place.mesh->degree[MESH_ETP_EP] > 1) e->g->nodes[node].info.group = group;
+}
+
 void move_layout(emit *e, tref ids, tref *handle, rows_ref *rows) {
     const model *m = e->m;
     const moe_dispatcher_needs *needs = &m->routers[e->layer].dispatch;
@@ -60,6 +65,7 @@ void move_layout(emit *e, tref ids, tref *handle, rows_ref *rows) {
     tref ws = workspace(e, "layout");
     uint32_t node = emit_node(e, "layout", MOE_LANE_COMPUTE, run_layout, n, &n->args.stream,
                               parts_async(m->parts, &m->parts->cfg.dispatcher));
+    talks(e, node, MESH_LAYOUT);
     emit_bind(e, node, &n->ids.data, ids, 0);
     emit_bind(e, node, &n->args.handle, *handle, 1);
     emit_bind(e, node, &n->args.workspace, ws, 1);
@@ -69,41 +75,61 @@ void move_layout(emit *e, tref ids, tref *handle, rows_ref *rows) {
     graph_patch_add(e->g, (void **)&rows->rows->dev_counts, counts.buf, 0);
 }
 
-void move_rows(emit *e, int32_t direction, tref handle, const rows_ref *rows, tref token, tref row, tref slot,
-               tref row_scalar) {
+int move_travels(const emit *e) {
+    const moe_dispatcher_needs *needs = &e->m->routers[e->layer].dispatch;
+    return ((needs->dispatch_phases | needs->combine_phases) & MOE_PHASE_EXCHANGE) != 0;
+}
+
+/* ---- phases ---- */
+enum { PACK, EXCHANGE, UNPACK };
+
+/* Nothing where the dispatcher does nothing in this phase. */
+static void add_phase(emit *e, const movement *m, int phase) {
     static const char *const names[2][3] = {{"dispatch.pack", "dispatch.exchange", "dispatch.unpack"},
                                             {"combine.pack", "combine.exchange", "combine.unpack"}};
     static const int32_t lanes[3] = {MOE_LANE_COMPUTE, MOE_LANE_COMM_EP, MOE_LANE_COMPUTE};
     const parts *p = e->m->parts;
     const moe_dispatcher_needs *needs = &e->m->routers[e->layer].dispatch;
-    uint32_t phases = direction == MOE_DISPATCH ? needs->dispatch_phases : needs->combine_phases;
     moe_status (*const fns[3])(const void *, const moe_move_args *, moe_err *) = {
         p->dispatcher->pack, p->dispatcher->exchange, p->dispatcher->unpack};
-    tref ws = workspace(e, direction == MOE_DISPATCH ? "dispatch" : "combine");
-    move_call *c = graph_alloc(e->g, sizeof *c);
-    int out = direction == MOE_DISPATCH;
-    if (!c) return;
-    *c = (move_call){{token.t, row.t}, slot.t, row_scalar.t};
-    for (int i = 0; i < 3; i++) {
-        move_phase *n = (phases & (1u << i)) ? graph_alloc(e->g, sizeof *n) : NULL;
-        if (!n) continue;
-        *n = (move_phase){.self = p->dispatcher_self[e->layer], .fn = fns[i]};
-        n->args = (moe_move_args){.size = sizeof n->args,
-                                  .n_planes = 1,
-                                  .direction = direction,
-                                  .planes = &c->plane,
-                                  .rows = rows->rows,
-                                  .slot_scalar = &c->slot,
-                                  .row_scalar = &c->row};
-        uint32_t node = emit_node(e, names[direction][i], lanes[i], run_move, n, &n->args.stream,
-                                  parts_async(p, &p->cfg.dispatcher));
-        emit_bind(e, node, &n->args.handle, handle, 0);
-        emit_bind(e, node, &n->args.workspace, ws, 1);
-        emit_bind(e, node, &c->plane.token_order.data, token, !out);
-        emit_bind(e, node, &c->plane.expert_order.data, row, out);
-        emit_bind(e, node, &c->slot.data, slot, !out);
-        emit_bind(e, node, &c->row.data, row_scalar, out);
-        graph_reads(e->g, node, rows->offsets);
-        graph_reads(e->g, node, rows->counts);
-    }
+    int out = m->direction == MOE_DISPATCH;
+    uint32_t phases = out ? needs->dispatch_phases : needs->combine_phases;
+    move_call *c = m->call;
+    move_phase *n = c && (phases & (1u << phase)) ? graph_alloc(e->g, sizeof *n) : NULL;
+    if (!n) return;
+    *n = (move_phase){.self = p->dispatcher_self[e->layer], .fn = fns[phase]};
+    n->args = (moe_move_args){.size = sizeof n->args,
+                              .n_planes = 1,
+                              .direction = m->direction,
+                              .planes = &c->plane,
+                              .rows = m->rows->rows,
+                              .slot_scalar = &c->slot,
+                              .row_scalar = &c->row,
+                              .sent = e->sent ? &e->sent[phase == EXCHANGE].all : NULL,
+                              .sent_far = e->sent ? &e->sent[phase == EXCHANGE].far : NULL};
+    uint32_t node = emit_node(e, names[m->direction][phase], lanes[phase], run_move, n, &n->args.stream,
+                              parts_async(p, &p->cfg.dispatcher));
+    if (phase == EXCHANGE) talks(e, node, MESH_ETP_EP);
+    if (e->sent) graph_reads(e->g, node, e->sent_buf);
+    emit_bind(e, node, &n->args.handle, m->handle, 0);
+    emit_bind(e, node, &n->args.workspace, m->workspace, 1);
+    emit_bind(e, node, &c->plane.token_order.data, m->token, !out);
+    emit_bind(e, node, &c->plane.expert_order.data, m->row, out);
+    emit_bind(e, node, &c->slot.data, m->slot, !out);
+    emit_bind(e, node, &c->row.data, m->row_scalar, out);
+    graph_reads(e->g, node, m->rows->offsets);
+    graph_reads(e->g, node, m->rows->counts);
+}
+
+void move_begin(emit *e, movement *m) {
+    m->workspace = workspace(e, m->direction == MOE_DISPATCH ? "dispatch" : "combine");
+    m->call = graph_alloc(e->g, sizeof *m->call);
+    if (!m->call) return;
+    *m->call = (move_call){{m->token.t, m->row.t}, m->slot.t, m->row_scalar.t};
+    add_phase(e, m, PACK);
+    add_phase(e, m, EXCHANGE);
+}
+
+void move_end(emit *e, const movement *m) {
+    add_phase(e, m, UNPACK);
 }

@@ -126,13 +126,27 @@ static void choose(emit *e, route_acts *a) {
     bind_losses(e, node, n);
 }
 
+/* Where the router's own gradients go, [n_params]: all tp ranks have the same, and one gives it to the sum. */
+static tref *param_grads(emit *e, const model_router *r) {
+    tref *g = graph_alloc(e->g, r->needs.n_params * sizeof *g);
+    for (uint32_t i = 0; g && i < r->needs.n_params; i++) {
+        g[i] = tref_grad(e, r->params[i]);
+        if (e->m->split.tp_rank == 0) continue;
+        const param *p = &e->m->params.at[r->params[i]];
+        g[i].buf = graph_buffer_add(e->g, (uint64_t)p->count * sizeof(float), "L%d.mb%d.unused", e->layer, e->mb);
+        emit_zero(e, "zero.unused", g[i].buf, (uint64_t)p->count * sizeof(float));
+    }
+    return g;
+}
+
 /* d_weights [T,k] -> d_logits [T,E] */
 static tref choose_backward(emit *e, const route_acts *a, tref d_weights) {
     const model *m = e->m;
     const model_router *r = &m->routers[e->layer];
-    tref d_logits = tref_new(e, "d_logits", MOE_F32, a->logits.t.shape[0], m->cfg.experts, 0);
+    tref d_logits = tref_new(e, "d_logits", MOE_F32, tokens_total(e), m->cfg.experts, 0);
     route_node *n = make_route(e, a);
     if (!n || e->g->status) return d_logits;
+    tref *d_params = param_grads(e, r);
     n->fn = n->table->route_bwd;
     uint32_t node = add_route_node(e, n, a);
     n->d_weights = d_weights.t;
@@ -147,10 +161,9 @@ static tref choose_backward(emit *e, const route_acts *a, tref d_weights) {
     emit_bind(e, node, &n->d_weights.data, d_weights, 0);
     emit_bind(e, node, &n->divisor.data, e->routed, 0);
     emit_bind(e, node, &n->d_logits.data, d_logits, 1);
-    for (uint32_t i = 0; i < r->needs.n_params; i++) {
-        tref g = tref_grad(e, r->params[i]);
-        n->d_params[i] = g.t;
-        emit_bind(e, node, &n->d_params[i].data, g, 1);
+    for (uint32_t i = 0; d_params && i < r->needs.n_params; i++) {
+        n->d_params[i] = d_params[i].t;
+        emit_bind(e, node, &n->d_params[i].data, d_params[i], 1);
     }
     if (r->needs.loss_scope != MOE_SCOPE_GLOBAL) return d_logits;
     n->batch_counts = expert_counts(e).t;
@@ -189,8 +202,11 @@ static tref jitter(emit *e, tref x, route_acts *a) {
     if (!e->train || e->taps || eps <= 0 || !attr) return x;
     snprintf(name, sizeof name, "layers.%d.router", e->layer);
     moe_random_key key = moe_random_key_make(m->cfg.seed, MOE_RANDOM_JITTER, name);
-    *attr = (moe_jitter_attr){
-        .size = sizeof *attr, .eps = eps, .key = {key.k0, key.k1}, .first_token = emit_first_token(e), .step = e->step};
+    *attr = (moe_jitter_attr){.size = sizeof *attr,
+                              .eps = eps,
+                              .key = {key.k0, key.k1},
+                              .first_token = emit_first_token(e) + m->local.first_token,
+                              .step = e->step};
     tref y = tref_new(e, "jittered", m->act, x.t.shape[0], x.t.shape[1], 0);
     a->jitter = emit_op(e, "jitter", MODEL_JITTER, attr, &x, 1, &y, 1, NULL);
     return y;
@@ -199,15 +215,16 @@ static tref jitter(emit *e, tref x, route_acts *a) {
 void route_forward(emit *e, const model_layer *w, tref x, route_acts *a) {
     const model_cfg *c = &e->m->cfg;
     const taps *to = e->taps;
-    int64_t T = x.t.shape[0];
+    int64_t T = tokens_total(e);
     *a = (route_acts){.logits = tref_new(e, "logits", MOE_F32, T, c->experts, 0),
                       .ids = tref_new(e, "ids", MOE_I32, T, c->top_k, 0),
                       .weights = tref_new(e, "weights", MOE_F32, T, c->top_k, 0),
                       .saved = tref_none()};
     a->x = jitter(e, x, a);
-    tref in[] = {a->x, tref_weight(e, w->router)}, out[] = {a->logits};
-    a->linear = emit_op(e, "router_linear", MODEL_ROUTER_LINEAR, NULL, in, N_OF(in), out, N_OF(out), NULL);
-    if (w->router_bias >= 0) a->bias = emit_bias(e, "router.bias", w->router_bias, a->logits, tref_none(), NULL);
+    tref own = tokens_own(e, a->logits), in[] = {a->x, tref_weight(e, w->router)};
+    a->linear = emit_op(e, "router_linear", MODEL_ROUTER_LINEAR, NULL, in, N_OF(in), &own, 1, NULL);
+    if (w->router_bias >= 0) a->bias = emit_bias(e, "router.bias", w->router_bias, own, tref_none(), NULL);
+    tokens_fill(e, "tp.logits.gather", a->logits);
     choose(e, a);
     limit(e, a);
     if (!to) return;
@@ -219,7 +236,8 @@ void route_forward(emit *e, const model_layer *w, tref x, route_acts *a) {
 void route_backward(emit *e, const model_layer *w, const route_acts *a, tref d_weights, tref dx) {
     const model *m = e->m;
     int jittered = a->jitter.op != NULL;
-    tref d_logits = choose_backward(e, a, d_weights), d = dx;
+    tokens_fill(e, "tp.d_weights.gather", d_weights);
+    tref d_logits = tokens_own(e, choose_backward(e, a, d_weights)), d = dx;
     if (w->router_bias >= 0)
         emit_bias_bwd(e, "router.bias", w->router_bias, &a->bias, d_logits, tref_none(), tref_none(), NULL);
     if (jittered) {

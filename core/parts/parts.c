@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exec/watchdog.h"
 #include "parts/needs.h"
 #include "util/tidy.h"
 
@@ -147,10 +148,12 @@ moe_status parts_create(parts **out, const parts_cfg *cfg, moe_err *err) {
     if (!status) status = create_comm(p, err);
     if (!status) status = create_precision(p, err);
     if (!status) status = create_scheduler(p, err);
-    if (status)
+    if (status) {
+        if (p->comm_self) p->comm->abort(p->comm_self, err->msg); /* the other ranks may be waiting already */
         parts_destroy(p);
-    else
+    } else {
         *out = p;
+    }
     return status;
 }
 
@@ -174,7 +177,9 @@ moe_status parts_add_dispatcher(parts *p, moe_dispatcher_cfg *cfg, moe_err *err)
     cfg->kv = p->cfg.dispatcher.kv;
     cfg->n_kv = p->cfg.dispatcher.n_kv;
     void *self = NULL;
+    watchdog_enter(p->cfg.dog, h->name);
     moe_status status = named(h, p->dispatcher->create(cfg, &h->host, &self, err), err);
+    watchdog_leave(p->cfg.dog);
     if (!status) p->dispatcher_self[cfg->layer] = self;
     return status;
 }

@@ -24,6 +24,7 @@ typedef struct parts_cfg {
     const moe_bootstrap *bootstrap;
     void (*log)(void *arg, int32_t level, const char *part, const char *msg); /* from any thread */
     void *log_arg;
+    struct watchdog *dog; /* sees the collective set-up calls of plugins; NULL = nobody */
 } parts_cfg;
 
 typedef struct part_host part_host;
@@ -37,6 +38,7 @@ typedef struct parts {
     const moe_precision_v0 *precision;
     void *device_self, *comm_self, *scheduler_self, *precision_self;
     void **router_self, **dispatcher_self; /* [n_layers], NULL for dense layers */
+    void *dispatcher_shared;               /* the place of moe_dispatcher_cfg.shared */
     moe_device_service device_service;
     moe_comm_service comm_service;
     part_host *hosts; /* list of service contexts */

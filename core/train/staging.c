@@ -51,6 +51,7 @@ static void lay(trainer *t, char *base) {
     s->counts = cut(&at, (uint64_t)c->layers * c->experts * 8);
     s->drops = cut(&at, 16);
     s->valid = cut(&at, 8);
+    s->sent = cut(&at, 64);
     s->routed = cut(&at, 16);
     s->norm = cut(&at, 8);
     s->step = cut(&at, sizeof *s->step);

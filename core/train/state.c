@@ -1,24 +1,30 @@
 /* The state of a run as tensors with global names: model.safetensors holds FP32 weights and router state,
- * optimizer.safetensors the moments as "m.NAME" and "v.NAME". Experts are written one by one under their global ids. */
+ * optimizer.safetensors the moments as "m.NAME" and "v.NAME". Experts are written one by one under their global ids.
+ * Tensors are whole whatever the mesh: all ranks give what they own of each (values.h), one of them writes. */
 #include <moe/options.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "io/safetensors.h"
+#include "model/values.h"
 #include "train/trainer_impl.h"
 
-/* One tensor of the state, in device memory. */
+/* One tensor of the state. */
 typedef struct state_entry {
     char name[128];
     int32_t dtype, ndim;
     int64_t shape[4];
     uint64_t bytes;
-    void *data;
+    const param
+        *param; /* whose elements from `first` on, in this arena; or NULL: router state, the same on all ranks */
+    param_arena arena;
+    int64_t first;
+    void *data; /* of router state: device memory */
 } state_entry;
 
 typedef moe_status (*entry_fn)(void *arg, const state_entry *e, moe_err *err);
 
-static moe_status each_param(const trainer *t, const char *prefix, float *arena_of_kind, entry_fn fn, void *arg,
+static moe_status each_param(const trainer *t, const char *prefix, param_arena from, entry_fn fn, void *arg,
                              moe_err *err) {
     const params *p = &t->model->params;
     moe_status status = MOE_OK;
@@ -26,10 +32,14 @@ static moe_status each_param(const trainer *t, const char *prefix, float *arena_
         for (int64_t k = 0; k < param_pieces(&p->at[i]) && !status; k++) {
             param_piece piece;
             param_piece_at(&p->at[i], k, &piece);
-            state_entry e = {.dtype = MOE_F32, .ndim = piece.ndim, .bytes = (uint64_t)piece.count * 4};
+            state_entry e = {.dtype = MOE_F32,
+                             .ndim = piece.ndim,
+                             .bytes = (uint64_t)piece.whole * 4,
+                             .param = &p->at[i],
+                             .arena = from,
+                             .first = k * piece.whole};
             snprintf(e.name, sizeof e.name, "%s%s", prefix, piece.name);
             memcpy(e.shape, piece.shape, sizeof e.shape);
-            e.data = arena_of_kind + piece.offset;
             status = fn(arg, &e, err);
         }
     return status;
@@ -51,25 +61,25 @@ static moe_status each_router_state(const trainer *t, entry_fn fn, void *arg, mo
 }
 
 static moe_status each_weight(const trainer *t, entry_fn fn, void *arg, moe_err *err) {
-    moe_status status = each_param(t, "", t->model->params.master, fn, arg, err);
+    moe_status status = each_param(t, "", PARAM_MASTER, fn, arg, err);
     return status ? status : each_router_state(t, fn, arg, err);
 }
 
 static moe_status each_moment(const trainer *t, entry_fn fn, void *arg, moe_err *err) {
-    moe_status status = each_param(t, "m.", t->model->params.m, fn, arg, err);
-    return status ? status : each_param(t, "v.", t->model->params.v, fn, arg, err);
+    moe_status status = each_param(t, "m.", PARAM_M, fn, arg, err);
+    return status ? status : each_param(t, "v.", PARAM_V, fn, arg, err);
 }
 
 typedef moe_status (*each_fn)(const trainer *t, entry_fn fn, void *arg, moe_err *err);
 
 /* ---- device to file and back, through a chunk of host memory ---- */
-enum { CHUNK = 1 << 20 };
+enum { CHUNK = VALUES_ROOM * (int)sizeof(float) };
 
 typedef struct mover {
     const trainer *t;
-    void *stream;
-    char *chunk; /* [CHUNK] */
-    st_writer *writer;
+    value_mover values;
+    char *chunk;       /* [CHUNK] */
+    st_writer *writer; /* NULL: another rank writes */
     st_file *file;
     moe_status (*add_key)(void *arg, const char *key, moe_err *err);
     void *arg;
@@ -79,21 +89,20 @@ typedef struct mover {
 } mover;
 
 static moe_status mover_open(mover *m, moe_err *err) {
-    const parts *p = m->t->parts;
     m->chunk = malloc(CHUNK);
     if (!m->chunk) return moe_fail(err, MOE_E_NOMEM, "out of memory for a checkpoint");
-    return p->device->stream_create(p->device_self, "state", &m->stream, err);
+    return values_open(&m->values, m->t->model, VALUES_ROOM, err);
 }
 
 static void mover_close(mover *m) {
-    if (m->stream) m->t->parts->device->stream_destroy(m->t->parts->device_self, m->stream);
+    values_close(&m->values);
     free(m->chunk);
 }
 
 static moe_status copy_now(const mover *m, void *dst, const void *src, uint64_t bytes, moe_err *err) {
     const parts *p = m->t->parts;
-    moe_status status = p->device->copy(p->device_self, m->stream, dst, src, bytes, err);
-    return status ? status : p->device->stream_sync(p->device_self, m->stream, err);
+    moe_status status = p->device->copy(p->device_self, m->values.stream, dst, src, bytes, err);
+    return status ? status : p->device->stream_sync(p->device_self, m->values.stream, err);
 }
 
 static moe_status declare(void *arg, const state_entry *e, moe_err *err) {
@@ -102,13 +111,28 @@ static moe_status declare(void *arg, const state_entry *e, moe_err *err) {
     return status ? status : m->add_key(m->arg, e->name, err);
 }
 
+/* Values of all ranks together, which the watchdog sees to. */
+static moe_status get(const trainer *t, const value_mover *v, const char *name, const param *p, param_arena from,
+                      int64_t first, int64_t count, float *out, moe_err *err) {
+    char what[160];
+    snprintf(what, sizeof what, "the gathering of %s", name);
+    watchdog_enter(t->dog, what);
+    moe_status status = values_get(v, p, from, first, count, out, err);
+    watchdog_leave(t->dog);
+    return status;
+}
+
 static moe_status write_entry(void *arg, const state_entry *e, moe_err *err) {
     mover *m = arg;
     moe_status status = MOE_OK;
     for (uint64_t at = 0; at < e->bytes && !status; at += CHUNK) {
         uint64_t n = e->bytes - at < CHUNK ? e->bytes - at : CHUNK;
-        status = copy_now(m, m->chunk, (const char *)e->data + at, n, err);
-        if (!status) status = st_write(m->writer, m->chunk, n, err);
+        if (e->param)
+            status = get(m->t, &m->values, e->name, e->param, e->arena, e->first + (int64_t)(at / 4), (int64_t)(n / 4),
+                         (float *)m->chunk, err);
+        else if (m->writer)
+            status = copy_now(m, m->chunk, (const char *)e->data + at, n, err);
+        if (!status && m->writer) status = st_write(m->writer, m->chunk, n, err);
     }
     return status;
 }
@@ -161,7 +185,11 @@ static moe_status read_entry(void *arg, const state_entry *e, moe_err *err) {
     for (uint64_t at = 0; at < e->bytes && !status; at += CHUNK) {
         uint64_t n = e->bytes - at < CHUNK ? e->bytes - at : CHUNK;
         status = st_read_part(m->file, t, at, m->chunk, n, err);
-        if (!status) status = copy_now(m, (char *)e->data + at, m->chunk, n, err);
+        if (!status && e->param)
+            status = values_put(&m->values, e->param, e->arena, e->first + (int64_t)(at / 4), (int64_t)(n / 4),
+                                (const float *)m->chunk, err);
+        else if (!status)
+            status = copy_now(m, (char *)e->data + at, m->chunk, n, err);
     }
     return status;
 }
@@ -175,7 +203,10 @@ static moe_status join(char path[PATH_BYTES], const char *dir, const char *name,
 
 static moe_status save_file(mover *m, const char *dir, const char *name, each_fn each, moe_err *err) {
     char path[PATH_BYTES];
-    moe_status status = join(path, dir, name, err);
+    moe_status status = MOE_OK;
+    m->writer = NULL;
+    if (!dir) return each(m->t, write_entry, m, err);
+    status = join(path, dir, name, err);
     if (!status) status = st_writer_create(path, &m->writer, err);
     if (status) return status;
     status = each(m->t, declare, m, err);
@@ -198,13 +229,14 @@ static moe_status load_file(mover *m, const char *dir, const char *name, each_fn
     return status;
 }
 
-moe_status trainer_save(const trainer *t, const char *dir,
-                        moe_status (*add_key)(void *arg, const char *key, moe_err *err), void *arg, moe_err *err) {
+moe_status trainer_save(trainer *t, const char *dir, moe_status (*add_key)(void *arg, const char *key, moe_err *err),
+                        void *arg, moe_err *err) {
     mover m = {.t = t, .add_key = add_key, .arg = arg};
     moe_status status = mover_open(&m, err);
     if (!status) status = save_file(&m, dir, "model.safetensors", each_weight, err);
     if (!status && t->model->params.m) status = save_file(&m, dir, "optimizer.safetensors", each_moment, err);
     mover_close(&m);
+    if (status && t->parts->cfg.world > 1) trainer_abort(t, err->msg); /* the others wait for this rank's values */
     return status;
 }
 
@@ -215,29 +247,34 @@ moe_status trainer_load(trainer *t, const char *dir, int with_optimizer, moe_err
     if (!status && with_optimizer && t->model->params.m)
         status = load_file(&m, dir, "optimizer.safetensors", each_moment, err);
     mover_close(&m);
-    return status ? status : model_refresh_copies(t->model, err);
+    return status;
 }
 
 /* ---- single tensors ---- */
+static int64_t count_whole(const param *p) {
+    int64_t n = 1;
+    for (int i = 0; i < p->ndim; i++) n *= p->whole[i];
+    return n;
+}
+
 const char *trainer_param_name(const trainer *t, uint32_t i, int64_t *count) {
     if (i >= t->model->params.n) return NULL;
-    *count = t->model->params.at[i].count;
+    *count = count_whole(&t->model->params.at[i]);
     return t->model->params.at[i].name;
 }
 
 int64_t trainer_read(const trainer *t, const char *name, int gradient, float *out, moe_err *err) {
     const params *p = &t->model->params;
     int64_t id = params_find(p, name);
-    const float *from = gradient ? p->grad : p->master;
-    if (id < 0 || !from) {
+    if (id < 0 || !(gradient ? p->grad : p->master)) {
         moe_fail(err, MOE_E_ARG, "there is no %s named %s", gradient ? "gradient" : "parameter", name);
         return -1;
     }
-    mover m = {.t = t};
-    int64_t count = p->at[id].count;
-    moe_status status = mover_open(&m, err);
-    if (!status) status = copy_now(&m, out, from + p->at[id].offset, (uint64_t)count * 4, err);
-    mover_close(&m);
+    value_mover v = {0};
+    int64_t count = count_whole(&p->at[id]);
+    moe_status status = values_open(&v, t->model, count, err);
+    if (!status) status = get(t, &v, name, &p->at[id], gradient ? PARAM_GRAD : PARAM_MASTER, 0, count, out, err);
+    values_close(&v);
     return status ? -1 : count;
 }
 
@@ -245,9 +282,10 @@ moe_status trainer_write(trainer *t, const char *name, const float *in, moe_err 
     const params *p = &t->model->params;
     int64_t id = params_find(p, name);
     if (id < 0) return moe_fail(err, MOE_E_ARG, "there is no parameter named %s", name);
-    mover m = {.t = t};
-    moe_status status = mover_open(&m, err);
-    if (!status) status = copy_now(&m, p->master + p->at[id].offset, in, (uint64_t)p->at[id].count * 4, err);
-    mover_close(&m);
-    return status ? status : model_refresh_copies(t->model, err);
+    value_mover v = {0};
+    int64_t count = count_whole(&p->at[id]);
+    moe_status status = values_open(&v, t->model, count, err);
+    if (!status) status = values_put(&v, &p->at[id], PARAM_MASTER, 0, count, in, err);
+    values_close(&v);
+    return status;
 }

@@ -136,6 +136,16 @@ static void emit_stats(emit *e, const step_cfg *cfg, const char *name) {
     stage_out(e, "valid.out", cfg->staging->valid, e->divisor, 1);
 }
 
+/* What the movements of all ranks have sent. */
+static void emit_sent(emit *e, const step_cfg *cfg) {
+    int64_t *sent = cfg->staging->sent;
+    if (!e->sent) return;
+    tref t = stage_in(e, "sent", sent, MOE_I64, 4);
+    if (!e->g->status) graph_writes(e->g, e->g->n_nodes - 1, e->sent_buf);
+    emit_all_reduce(e, "sent.all_reduce", MESH_WORLD, MOE_LANE_COMM_DP, MOE_SUM, t, NULL, 0);
+    stage_out(e, "sent.out", sent + 4, t, 4);
+}
+
 /* Sums over the ranks, and results to the host. */
 static void emit_results(emit *e, const step_cfg *cfg, tref stop) {
     const model *m = e->m;
@@ -143,6 +153,7 @@ static void emit_results(emit *e, const step_cfg *cfg, tref stop) {
     int64_t n_counts = (int64_t)m->cfg.layers * m->cfg.experts, n_stats = (int64_t)model_n_stats(m);
     tref drops = tref_of(e->drops, MOE_I64, 2, 0, 0);
     emit_stats(e, cfg, "stats.all_reduce");
+    emit_sent(e, cfg);
     emit_all_reduce(e, "stop.all_reduce", MESH_WORLD, MOE_LANE_COMM_DP, MOE_SUM, stop, NULL, 0);
     stage_out(e, "stop.out", s->stats + n_stats, stop, 1);
     stage_out(e, "routed.out", s->routed + 1, e->routed, 1);
@@ -157,41 +168,22 @@ static void emit_results(emit *e, const step_cfg *cfg, tref stop) {
     for (uint32_t l = 0; l < m->cfg.layers; l++) graph_reads(e->g, e->g->n_nodes - 1, e->counts[l]);
 }
 
-/* What the scheduler wants of the graph's shape; n_buckets of the gradients. */
-static moe_status ask_shape(const step_cfg *cfg, uint32_t *n_buckets, moe_err *err) {
-    const model *m = cfg->model;
-    moe_shape_in in = {.size = sizeof in,
-                       .n_layers = m->cfg.layers,
-                       .n_microbatches = cfg->n_micro,
-                       .pp = 1,
-                       .grad_bytes = (uint64_t)m->params.begin[PARAM_CLASSES] * 4,
-                       .memory_limit = cfg->memory_limit};
-    moe_shape_out shape = {sizeof shape, 1, 1, 1};
-    moe_status status = m->parts->scheduler->shape(m->parts->scheduler_self, &in, &shape, err);
-    if (!status && (shape.pieces_fwd != 1 || shape.pieces_bwd != 1 || !shape.n_buckets))
-        status =
-            moe_fail(err, MOE_E_UNSUPPORTED,
-                     "scheduler/%s asks for %u and %u pieces and %u buckets; this version runs 1 and 1 pieces and at "
-                     "least 1 bucket",
-                     m->parts->cfg.scheduler.desc->id, shape.pieces_fwd, shape.pieces_bwd, shape.n_buckets);
-    *n_buckets = shape.n_buckets;
-    return status;
-}
-
 moe_status step_build_train(program *p, const step_cfg *cfg, moe_err *err) {
     const model *m = cfg->model;
     staging *s = cfg->staging;
-    uint32_t n_buckets = 1;
     emit e;
     moe_status status = begin(p, &e, cfg, 1, err);
-    if (!status) status = ask_shape(cfg, &n_buckets, err);
     if (status) return status;
     batch_refs all = stage_batch(&e, s, m->cfg.micro * m->cfg.seq * cfg->n_micro, 1);
+    if (m->place.mesh->degree[MESH_ETP_EP] > 1) {
+        e.sent = (sent_bytes *)s->sent;
+        e.sent_buf = graph_buffer_fixed(e.g, s->sent, 4 * sizeof *s->sent, "sent");
+    }
     tref hyper = stage_in(&e, "hyper", s->hyper, MOE_F32, 4), stop = stage_in(&e, "stop", s->stop, MOE_F64, 1);
     zero_grads(&e);
     emit_divisors(&e, cfg, &all);
     emit_batch(&e, cfg, &all);
-    emit_reduce_grads(&e, n_buckets);
+    emit_reduce_grads(&e);
     emit_results(&e, cfg, stop);
     e.phase = MOE_SCHED_UPDATE;
     if (!cfg->no_update) stage_out(&e, "norm.out", s->norm, emit_update(&e, cfg, hyper), 2);
@@ -240,7 +232,7 @@ moe_status step_build_dump(program *p, const step_cfg *cfg, int with_grads, moe_
     if (with_grads) {
         zero_grads(&e);
         emit_batch(&e, cfg, &all);
-        emit_reduce_grads(&e, 1);
+        emit_reduce_grads(&e);
     } else {
         e.mb = 0;
         emit_microbatch_eval(&e, &all);

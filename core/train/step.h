@@ -16,7 +16,8 @@ enum { OPTIMIZER_ADAMW, OPTIMIZER_SGD };
 typedef struct optimizer_cfg {
     int32_t kind; /* OPTIMIZER_* */
     float beta1, beta2, eps, weight_decay;
-    float clip; /* largest global gradient norm, 0 = none */
+    float clip;      /* largest global gradient norm, 0 = none */
+    int distributed; /* 1: every rank of those that hold the same weights steps a slice of them, and has its moments */
 } optimizer_cfg;
 
 /* Host staging. tokens, targets, docs, mask [n_micro, micro * seq]; hyper: moe.adamw/0. */
@@ -30,6 +31,7 @@ typedef struct staging {
     int64_t *counts; /* [layers, experts] out */
     int64_t *drops;  /* [2] out: choices, dropped ones; 0 without a capacity */
     int64_t *valid;  /* [1] out: the divisor of the loss */
+    int64_t *sent;   /* [8] bytes of dispatched rows: {all, far} of the two lanes, of this rank, then of all ranks */
     int64_t *routed; /* [2] in: tokens of the global batch, for a batch without documents; out: the routers' divisor */
     float *norm;     /* [2] out: gradient norm, clip coefficient */
     uint64_t *step;  /* [1] in: optimiser step, from 1; routers read it in place */
@@ -40,11 +42,10 @@ typedef struct staging {
 typedef struct step_cfg {
     model *model;
     optimizer_cfg optimizer;
-    uint32_t n_micro;      /* microbatches a step on this rank */
-    uint64_t memory_limit; /* bytes, for the scheduler; 0 = none */
-    int no_update;         /* 1: no norm, no optimiser, no balance state (train only) */
-    int ignore_aux;        /* 1: gradients of the loss alone (dump only) */
-    staging *staging;      /* lives as long as the programs */
+    uint32_t n_micro; /* microbatches a step on this rank */
+    int no_update;    /* 1: no norm, no optimiser, no balance state (train only) */
+    int ignore_aux;   /* 1: gradients of the loss alone (dump only) */
+    staging *staging; /* lives as long as the programs */
 } step_cfg;
 
 moe_status step_build_train(program *p, const step_cfg *cfg, moe_err *err);

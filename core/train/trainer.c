@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "train/agree.h"
 #include "train/trainer_impl.h"
 
 /* ---- set-up ---- */
@@ -46,35 +47,6 @@ static moe_status check_mesh(const trainer *t, moe_err *err) {
     return MOE_OK;
 }
 
-/* The calls of every group, in their order: the ranks must agree on them before step 1, or they would wait for each
- * other for ever. */
-static uint64_t hash_collectives(const trainer *t) {
-    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
-    for (int i = 0; i < PROGRAMS; i++)
-        for (uint32_t k = 0; t->programs[i].g && k < t->programs[i].g->n_nodes; k++) {
-            const moe_sched_node *n = &t->programs[i].g->nodes[t->programs[i].order[k]].info;
-            if (n->group < 0) continue;
-            for (const char *c = n->name; *c; c++) hash = (hash ^ (uint8_t)*c) * 0x100000001b3u;
-            hash = (hash ^ (uint64_t)n->group) * 0x100000001b3u;
-        }
-    return hash;
-}
-
-static moe_status compare_collectives(const trainer *t, moe_err *err) {
-    const moe_bootstrap *b = t->parts->cfg.bootstrap;
-    uint32_t world = t->parts->cfg.world;
-    if (world == 1 || !b) return MOE_OK;
-    uint64_t own = hash_collectives(t), *all = malloc(world * sizeof *all);
-    moe_status status = all ? b->all_gather(b->ctx, &own, sizeof own, all, err)
-                            : moe_fail(err, MOE_E_NOMEM, "out of memory for %u ranks", world);
-    for (uint32_t r = 0; r < world && !status; r++)
-        if (all[r] != own)
-            status = moe_fail(err, MOE_E_ARG, "rank %u and rank %u make other communication calls, or in another order",
-                              t->parts->cfg.rank, r);
-    free(all);
-    return status;
-}
-
 static void on_fail(void *arg, const moe_err *err) {
     trainer *t = arg;
     t->parts->comm->abort(t->parts->comm_self, err->msg);
@@ -108,12 +80,10 @@ static moe_status make_programs(trainer *t, moe_err *err) {
     const step_cfg cfg = {.model = t->model,
                           .optimizer = t->cfg.optimizer,
                           .n_micro = t->n_micro,
-                          .memory_limit = t->cfg.memory_limit,
                           .ignore_aux = t->cfg.ignore_aux,
                           .no_update = t->cfg.no_update,
                           .staging = &t->staging};
     moe_status status = MOE_OK;
-    exec_lanes_init(&t->lanes, t->parts->device, t->parts->device_self, t->parts->cfg.rank);
     for (int i = 0; i < PROGRAMS && !status; i++) {
         if (!(t->cfg.programs & (1u << i))) continue;
         status = build[i](&t->programs[i], &cfg, err);
@@ -137,6 +107,29 @@ static moe_status start_programs(trainer *t, moe_err *err) {
     return status;
 }
 
+/* A set-up call of this rank has failed: the others end too. Where it failed because another rank has ended, that
+ * rank's reason is in the comm, even if the call - of the bootstrap - does not know it. */
+static void end_others(trainer *t, moe_status status, moe_err *err) {
+    moe_err cause = {.size = sizeof cause};
+    if (status == MOE_E_COMM && t->parts->comm->poll(t->parts->comm_self, &cause)) *err = cause;
+    trainer_abort(t, err->msg);
+}
+
+static moe_status start_parts(trainer *t, const parts_cfg *with, moe_err *err) {
+    parts_cfg cfg = *with;
+    cfg.dog = t->dog;
+    watchdog_enter(t->dog, "the start of device, comm, precision and scheduler");
+    moe_status status = parts_create(&t->parts, &cfg, err);
+    watchdog_leave(t->dog);
+    if (status) return status;
+    exec_lanes_init(&t->lanes, t->parts->device, t->parts->device_self, t->parts->cfg.rank);
+    watchdog_attach(t->dog, t->parts->comm, t->parts->comm_self, &t->lanes, NULL);
+    watchdog_enter(t->dog, "the making of the groups");
+    status = mesh_groups_open(&t->groups, &t->mesh, with->rank, t->parts->comm, t->parts->comm_self, err);
+    watchdog_leave(t->dog);
+    return status ? status : watch_groups(t, err);
+}
+
 moe_status trainer_create(trainer **out, const trainer_cfg *cfg, const parts_cfg *with, moe_err *err) {
     trainer *t = calloc(1, sizeof *t);
     if (!t) return moe_fail(err, MOE_E_NOMEM, "out of memory for the trainer");
@@ -145,19 +138,24 @@ moe_status trainer_create(trainer **out, const trainer_cfg *cfg, const parts_cfg
     if (!status) status = check_mesh(t, err);
     if (!status) t->dp_rank = mesh_coord(&t->mesh, MESH_DP, with->rank);
     if (!status) status = check_batch(t, err);
-    if (!status) status = parts_create(&t->parts, with, err);
-    if (!status && !cfg->plan_only)
-        status = mesh_groups_open(&t->groups, &t->mesh, with->rank, t->parts->comm, t->parts->comm_self, err);
+    if (!status) status = watch_start(t, with, err);
+    if (!status) status = start_parts(t, with, err);
     const model_place place = {&t->mesh, with->rank, cfg->node_size, &t->groups};
-    if (!status)
-        status =
-            model_create(&t->model, &cfg->model, &place, t->parts, cfg->plan_only ? PARAMS_NONE : arenas_of(cfg), err);
+    const int train = cfg->programs & TRAINER_TRAIN;
+    const model_use use = {.arenas = arenas_of(cfg),
+                           .distributed = train && cfg->optimizer.distributed,
+                           .plan_only = cfg->plan_only,
+                           .n_micro = train ? t->n_micro : 0,
+                           .memory_limit = cfg->memory_limit};
+    if (!status) status = model_create(&t->model, &cfg->model, &place, t->parts, &use, err);
     if (!status) status = staging_make(t, err);
     if (!status) status = make_programs(t, err);
-    if (!status) status = compare_collectives(t, err);
+    watchdog_enter(t->dog, "the comparison of the communication calls");
+    if (!status) status = agree_on_calls(t->parts->cfg.bootstrap, &t->named_groups, t->programs, PROGRAMS, err);
+    watchdog_leave(t->dog);
     if (!status && !cfg->plan_only) status = start_programs(t, err);
     if (status) {
-        if (t->parts) trainer_abort(t, err->msg);
+        if (t->parts) end_others(t, status, err);
         trainer_destroy(t);
     } else {
         *out = t;
@@ -167,6 +165,7 @@ moe_status trainer_create(trainer **out, const trainer_cfg *cfg, const parts_cfg
 
 void trainer_destroy(trainer *t) {
     if (!t) return;
+    watchdog_detach(t->dog);
     for (int i = 0; i < PROGRAMS; i++) program_free(&t->programs[i]);
     free(t->spans);
     exec_lanes_free(&t->lanes);
@@ -180,6 +179,8 @@ void trainer_destroy(trainer *t) {
     if (t->parts) parts_drop_layers(t->parts);
     mesh_groups_close(&t->groups);
     parts_destroy(t->parts);
+    watchdog_destroy(t->dog);
+    free(t->group_ranks);
     free(t);
 }
 
@@ -196,7 +197,8 @@ trainer_memory trainer_memory_of(trainer *t) {
                         .rows = t->lazy_bytes,
                         .staging = t->staging_bytes,
                         .weights = params_weight_bytes(&t->model->params)};
-    m.total = m.params + m.arena + m.device_own + m.staging;
+    for (uint32_t l = 0; l < t->model->cfg.layers; l++) m.windows += t->model->routers[l].dispatch.own_memory;
+    m.total = m.params + m.arena + m.device_own + m.staging + m.windows;
     return m;
 }
 
@@ -299,6 +301,8 @@ static moe_status collect(const trainer *t, double lr, step_result *out, moe_err
                          .lr = lr,
                          .grad_norm = (double)s->norm[0],
                          .tokens = *s->valid,
+                         .sent = s->sent[4] + s->sent[6],
+                         .sent_far = s->sent[5] + s->sent[7],
                          .dropped = s->drops[0] ? (double)s->drops[1] / (double)s->drops[0] : 0,
                          .stop = (int)s->stats[model_n_stats(t->model)]};
     return expert_load(t, out, err);
@@ -314,6 +318,7 @@ moe_status trainer_step(trainer *t, int64_t step, int stop, step_result *out, mo
     double lr = lr_at(&t->cfg.lr, step);
     *s->step = (uint64_t)step;
     *s->stop = stop ? 1 : 0;
+    memset(s->sent, 0, 8 * sizeof *s->sent);
     s->hyper[0] = (float)lr;
     s->hyper[1] = (float)(1 - pow((double)o->beta1, (double)step));
     s->hyper[2] = (float)(1 - pow((double)o->beta2, (double)step));

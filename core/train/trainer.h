@@ -21,13 +21,17 @@ typedef struct trainer_cfg {
     optimizer_cfg optimizer;
     lr_config lr;
     mesh_cfg mesh;
-    uint32_t programs;       /* TRAINER_* */
-    int64_t global;          /* sequences a step over all ranks: a multiple of micro * dp */
-    int ignore_aux;          /* 1: trainer_dump gives gradients of the loss alone, without the routers' losses */
-    int no_update;           /* 1: the training program ends with the reduced gradients; for measuring */
-    int plan_only;           /* 1: graph, order and memory plan, but no memory and no executor: nothing can run */
-    uint64_t memory_limit;   /* bytes of one rank, 0 = none */
-    uint32_t node_size;      /* ranks that share a node, neighbours by number; 0 = all */
+    uint32_t programs;     /* TRAINER_* */
+    int64_t global;        /* sequences a step over all ranks: a multiple of micro * dp */
+    int ignore_aux;        /* 1: trainer_dump gives gradients of the loss alone, without the routers' losses */
+    int no_update;         /* 1: the training program ends with the reduced gradients; for measuring */
+    int plan_only;         /* 1: graph, order and memory plan, but no memory and no executor: nothing can run */
+    uint64_t memory_limit; /* bytes of one rank, 0 = none */
+    uint32_t node_size;    /* ranks that share a node, neighbours by number; 0 = all */
+    double timeout;        /* seconds that a communication call may take, 0 = for ever: exec/watchdog.h, as the rest */
+    double grace;          /* seconds from the end of the run to on_stuck, 0 = 5 */
+    void (*on_stuck)(void *arg, const char *msg); /* any thread; NULL = such a rank stays */
+    void *on_stuck_arg;
     const data_reader *data; /* borrowed, shared by the ranks; NULL for TRAINER_LOGITS alone */
 } trainer_cfg;
 
@@ -35,17 +39,18 @@ typedef struct trainer_cfg {
 typedef struct step_result {
     double loss, aux_loss, z_loss, router_entropy; /* router values: mean over MoE layers; NaN where not reported */
     double lr, grad_norm;
-    int64_t tokens;   /* valid tokens of the step */
-    double dropped;   /* fraction of all choices that the capacity dropped */
-    double imbalance; /* max / mean choices of an expert, worst layer; NaN without experts */
-    int64_t dead;     /* experts that no token chose, worst layer */
-    int stop;         /* ranks that were asked to stop */
+    int64_t tokens;         /* valid tokens of the step */
+    int64_t sent, sent_far; /* bytes of rows that dispatchers gave to other ranks; of these, to other nodes */
+    double dropped;         /* fraction of all choices that the capacity dropped */
+    double imbalance;       /* max / mean choices of an expert, worst layer; NaN without experts */
+    int64_t dead;           /* experts that no token chose, worst layer */
+    int stop;               /* ranks that were asked to stop */
 } step_result;
 
 typedef struct trainer_memory {
     uint64_t params, arena, device_own, staging, total; /* bytes of this rank */
-    uint64_t
-        rows; /* recv = exact: the most that rows in expert order can take; device_own counts what has come of it */
+    uint64_t windows;                                   /* memory that dispatchers hold by themselves */
+    uint64_t rows; /* recv = exact: the most that rows in expert order can take; device_own has what has come of it */
     uint64_t weights; /* of params: the weights as products, norms and routers read them; no masters beside copies */
 } trainer_memory;
 
@@ -100,21 +105,23 @@ uint32_t trainer_nodes(const trainer *t); /* of the training program */
 /* Abort on behalf of the host: ends collective calls of all ranks. Any thread. */
 void trainer_abort(trainer *t, const char *reason);
 
-/* ---- state, by global names (state.c) ---- */
-/* Writes model.safetensors and optimizer.safetensors (with moments) into an existing directory, and calls add_key for
- * every name. Run on one rank of each replica. */
-moe_status trainer_save(const trainer *t, const char *dir, moe_status (*add_key)(void *arg, const char *key, moe_err *),
+/* ---- state, by global names and in whole tensors, whatever the mesh (state.c) ---- */
+/* [collective] The rank that writes passes an existing directory, all others NULL: model.safetensors, and
+ * optimizer.safetensors (with moments), and add_key for every name. A rank that fails ends the others' calls. */
+moe_status trainer_save(trainer *t, const char *dir, moe_status (*add_key)(void *arg, const char *key, moe_err *),
                         void *arg, moe_err *err);
-/* Strict: every tensor there, of the right shape, and no other; those that do not fit are named, and a file that does
- * not fit changes nothing. with_optimizer 0: weights and router state only. */
+/* [main] On every rank, which reads its own part. Strict: every tensor there, of the right shape, and no other; those
+ * that do not fit are named, and a file that does not fit changes nothing. with_optimizer 0: weights and router state
+ * only. */
 moe_status trainer_load(trainer *t, const char *dir, int with_optimizer, moe_err *err);
 
-/* Copies of gradients and master weights of one parameter by name, FP32 [count]; for tests and eval. -1 count: no such
- * name. */
+/* [collective] Copies of gradients and master weights of one parameter by name, whole, FP32 [count], on all ranks; for
+ * tests and eval. -1 count: no such name. */
 int64_t trainer_read(const trainer *t, const char *name, int gradient, float *out, moe_err *err);
-/* Overwrites the master weights of one parameter (and the copy that products read) with in [count]. */
+/* [main] On every rank: overwrites the master weights of one parameter (and the copy that products read) with what this
+ * rank has of in [count]. */
 moe_status trainer_write(trainer *t, const char *name, const float *in, moe_err *err);
-/* Numbers of a name's elements, and the i-th name (NULL past the end). */
+/* Numbers of a name's elements, of the whole model, and the i-th name (NULL past the end). */
 const char *trainer_param_name(const trainer *t, uint32_t i, int64_t *count);
 
 #endif

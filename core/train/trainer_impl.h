@@ -1,6 +1,7 @@
-/* What the files of the trainer share: trainer.c, staging.c, dump.c, state.c, measure.c. */
+/* What the files of the trainer share: trainer.c, watch.c, staging.c, dump.c, state.c, measure.c. */
 #ifndef CORE_TRAIN_TRAINER_IMPL_H
 #define CORE_TRAIN_TRAINER_IMPL_H
+#include "exec/watchdog.h"
 #include "train/trainer.h"
 
 enum { PROGRAM_TRAIN, PROGRAM_EVAL, PROGRAM_LOGITS, PROGRAM_DUMP, PROGRAMS };
@@ -11,6 +12,10 @@ struct trainer {
     parts *parts;
     model *model;
     mesh_groups groups;
+    exec_group group_names[MESH_GROUPS]; /* the same with names and members */
+    exec_groups named_groups;
+    uint32_t *group_ranks;
+    watchdog *dog; /* NULL with one rank */
     uint32_t dp_rank, n_micro;
     staging staging;
     void *staging_block; /* host memory of the device, holds all of staging */
@@ -22,6 +27,9 @@ struct trainer {
     uint64_t arena_bytes, lazy_bytes;
 };
 
+/* watch.c: starts the watchdog; then, with the groups made or not, names them and shows it the lanes. */
+moe_status watch_start(trainer *t, const parts_cfg *with, moe_err *err);
+moe_status watch_groups(trainer *t, moe_err *err);
 /* staging.c: allocates and lays out t->staging; logits of the staging [T, vocab] as FP32. */
 moe_status staging_make(trainer *t, moe_err *err);
 void staging_logits(const trainer *t, float *out);

@@ -1,4 +1,8 @@
-/* Reduction and optimiser nodes. The optimiser works on flat ranges, one a parameter class. */
+/* Reduction, norm and optimiser nodes of each bucket.
+ *
+ * Edges: reductions write the buffers of the parameters that a bucket has a part of, sums of squares read them, and the
+ * clip node, which all sums come before, counts as the write of all weights: whatever reads weights comes before it.
+ * After it every bucket has buffers of its own, so that one bucket's gather waits for no other's step. */
 #include "train/update.h"
 
 #include <stdio.h>
@@ -6,63 +10,101 @@
 #include "model/collect.h"
 
 /* ---- reduction ---- */
-void emit_reduce_grads(emit *e, uint32_t n_buckets) {
+/* The last node also reads or writes the gradients of a bucket's parameters. */
+static void touch_grads(emit *e, const param_bucket *b, int write) {
+    for (uint32_t i = b->first; i <= b->last && !e->g->status; i++)
+        if (write)
+            graph_writes(e->g, e->g->n_nodes - 1, e->grad[i]);
+        else
+            graph_reads(e->g, e->g->n_nodes - 1, e->grad[i]);
+}
+
+static uint32_t members_of(const emit *e, const param_bucket *b) {
+    return e->m->place.mesh->degree[model_reduce_axis(b->over)];
+}
+
+/* Elements [begin, begin + n) of an arena of F32, as a buffer of its own. */
+static tref flat_of(emit *e, param_arena from, const char *name, uint32_t bucket, int64_t begin, int64_t n) {
     const params *p = &e->m->params;
-    int64_t total = p->begin[PARAM_CLASSES], target = total / (n_buckets ? n_buckets : 1) + 1;
-    uint32_t first = 0;
-    for (uint32_t i = 0; i < p->n && !e->g->status; i++) {
-        int64_t end = i + 1 < p->n ? p->at[i + 1].offset : total, begin = p->at[first].offset;
-        if (end - begin < target && i + 1 < p->n) continue;
+    float *at = params_address(p, from, &p->buckets[bucket], begin);
+    return tref_of(graph_buffer_fixed(e->g, at, (uint64_t)n * 4, "%s.%u", name, bucket), MOE_F32, n, 0, 0);
+}
+
+void emit_reduce_grads(emit *e) {
+    const params *p = &e->m->params;
+    for (uint32_t i = 0; i < p->n_buckets && !e->g->status; i++) {
+        const param_bucket *b = &p->buckets[i];
+        mesh_axis axis = model_reduce_axis(b->over);
+        if (members_of(e, b) == 1) continue;
         char name[64];
-        snprintf(name, sizeof name, "grads.%u-%u.all_reduce", first, i);
-        buf_id flat =
-            graph_buffer_fixed(e->g, params_at(p->grad, begin), (uint64_t)(end - begin) * 4, "grads.%u-%u", first, i);
-        emit_all_reduce(e, name, MESH_STAGE, MOE_LANE_COMM_DP, MOE_SUM, tref_of(flat, MOE_F32, end - begin, 0, 0),
-                        e->grad + first, i + 1 - first);
-        first = i + 1;
+        tref all = flat_of(e, PARAM_GRAD, "grads", i, b->begin, b->count);
+        snprintf(name, sizeof name, "grads.%u.%s", i, p->sliced ? "reduce_scatter" : "all_reduce");
+        if (p->sliced)
+            emit_reduce_scatter(e, name, axis, MOE_LANE_COMM_DP, all,
+                                flat_of(e, PARAM_GRAD, "grads.own", i, b->own, b->slice));
+        else
+            emit_all_reduce(e, name, axis, MOE_LANE_COMM_DP, MOE_SUM, all, NULL, 0);
+        touch_grads(e, b, 1);
     }
+}
+
+/* ---- norm ---- */
+/* Every element of the whole model once: each rank its own slices, and then the sum over the ranks. */
+static tref emit_norm(emit *e, float clip) {
+    const params *p = &e->m->params;
+    moe_clip_attr *attr = graph_alloc(e->g, sizeof *attr);
+    tref sum = tref_new(e, "grad_sumsq", MOE_F64, 1, 0, 0), stats = tref_new(e, "grad_norm", MOE_F32, 2, 0, 0);
+    if (!attr) return stats;
+    *attr = (moe_clip_attr){sizeof *attr, clip};
+    emit_zero(e, "zero.sumsq", sum.buf, sizeof(double));
+    for (uint32_t i = 0; i < p->n_buckets && !e->g->status; i++) {
+        tref own = flat_of(e, PARAM_GRAD, "grads.norm", i, p->buckets[i].own, p->buckets[i].slice);
+        emit_op(e, "sumsq", MODEL_SUMSQ, NULL, &own, 1, &sum, 1, NULL);
+        touch_grads(e, &p->buckets[i], 0);
+    }
+    emit_all_reduce(e, "grad_norm.all_reduce", MESH_WORLD, MOE_LANE_COMM_DP, MOE_SUM, sum, NULL, 0);
+    emit_op(e, "clip_coef", MODEL_CLIP_COEF, attr, &sum, 1, &stats, 1, NULL);
+    for (uint32_t i = 0; i < p->n && !e->g->status; i++) graph_writes(e->g, e->g->n_nodes - 1, e->weight[i]);
+    return stats;
 }
 
 /* ---- optimiser ---- */
-/* The last node also reads the gradients, or also writes the weights, of all parameters of a class. */
-static void touch_class(emit *e, int kind, int weights) {
+/* Weights [begin, begin + n) as products read them: the copies, or the masters. */
+static tref read_weights(emit *e, uint32_t bucket, int64_t begin, int64_t n) {
     const params *p = &e->m->params;
-    uint32_t node = e->g->n_nodes - 1;
-    if (e->g->status) return;
-    for (uint32_t i = 0; i < p->n; i++) {
-        if ((int)p->at[i].kind != kind) continue;
-        graph_reads(e->g, node, e->grad[i]);
-        if (weights) graph_writes(e->g, node, e->weight[i]);
-    }
+    if (p->weight_dtype != MOE_BF16 || p->buckets[bucket].kind != PARAM_LINEAR)
+        return flat_of(e, PARAM_MASTER, "weights", bucket, begin, n);
+    void *at = p->copy ? p->copy + begin : NULL;
+    return tref_of(graph_buffer_fixed(e->g, at, (uint64_t)n * 2, "copies.%u", bucket), MOE_BF16, n, 0, 0);
 }
 
-static tref flat_of(emit *e, float *flat, const char *name, int kind) {
+/* One step of the elements that this rank steps, and then the others' from them. */
+static void emit_optimizer(emit *e, const optimizer_cfg *o, uint32_t bucket, tref hyper, tref stats) {
     const params *p = &e->m->params;
-    int64_t n = p->begin[kind + 1] - p->begin[kind];
-    return tref_of(graph_buffer_fixed(e->g, params_at(flat, p->begin[kind]), (uint64_t)n * 4, "%s.%d", name, kind),
-                   MOE_F32, n, 0, 0);
-}
-
-static void emit_optimizer(emit *e, const step_cfg *cfg, int kind, tref grad, tref hyper, tref stats) {
-    const params *p = &e->m->params;
-    const optimizer_cfg *o = &cfg->optimizer;
+    const param_bucket *b = &p->buckets[bucket];
     moe_adamw_attr *attr = graph_alloc(e->g, sizeof *attr);
     if (!attr) return;
-    float decay = kind == PARAM_VECTOR ? 0 : o->weight_decay;
-    *attr = (moe_adamw_attr){sizeof *attr, o->beta1, o->beta2, o->eps, decay};
-    tref copy = tref_none(), w = flat_of(e, p->master, "master", kind), in[] = {grad, hyper, stats};
-    if (p->copy && kind == PARAM_LINEAR)
-        copy = tref_of(graph_buffer_fixed(e->g, p->copy, (uint64_t)w.t.shape[0] * 2, "copy"), MOE_BF16, w.t.shape[0], 0,
-                       0);
+    *attr = (moe_adamw_attr){sizeof *attr, o->beta1, o->beta2, o->eps, b->kind == PARAM_VECTOR ? 0 : o->weight_decay};
+    int64_t begin = p->sliced ? b->own : b->begin, n = p->sliced ? b->slice : b->count;
+    tref in[] = {flat_of(e, PARAM_GRAD, "grads.step", bucket, begin, n), hyper, stats};
+    tref own = read_weights(e, bucket, begin, n), w = own, copy = tref_none();
+    if (own.t.dtype == MOE_BF16) {
+        copy = own;
+        w = flat_of(e, PARAM_MASTER, "masters", bucket, begin, n);
+    }
     if (o->kind == OPTIMIZER_ADAMW) {
-        tref m = flat_of(e, p->m, "m", kind), v = flat_of(e, p->v, "v", kind);
+        tref m = flat_of(e, PARAM_M, "m", bucket, begin, n), v = flat_of(e, PARAM_V, "v", bucket, begin, n);
         tref out[] = {tref_updated(w), tref_updated(m), tref_updated(v), copy};
         emit_op(e, "adamw", MODEL_ADAMW, attr, in, N_OF(in), out, N_OF(out), NULL);
     } else {
         tref out[] = {tref_updated(w), copy};
         emit_op(e, "sgd", MODEL_SGD, attr, in, N_OF(in), out, N_OF(out), NULL);
     }
-    touch_class(e, kind, 1);
+    if (!p->sliced || members_of(e, b) == 1) return;
+    char name[64];
+    snprintf(name, sizeof name, "weights.%u.all_gather", bucket);
+    emit_all_gather(e, name, model_reduce_axis(b->over), MOE_LANE_COMM_DP, own,
+                    read_weights(e, bucket, b->begin, b->count));
 }
 
 /* ---- router state ---- */
@@ -110,19 +152,9 @@ static void emit_end_step(emit *e, uint32_t layer, tref update) {
 
 tref emit_update(emit *e, const step_cfg *cfg, tref hyper) {
     const model *m = e->m;
-    moe_clip_attr *clip = graph_alloc(e->g, sizeof *clip);
-    tref sum = tref_new(e, "grad_sumsq", MOE_F64, 1, 0, 0), stats = tref_new(e, "grad_norm", MOE_F32, 2, 0, 0);
-    tref grads[PARAM_CLASSES];
-    if (!clip) return stats;
-    *clip = (moe_clip_attr){sizeof *clip, cfg->optimizer.clip};
-    emit_zero(e, "zero.sumsq", sum.buf, sizeof(double));
-    for (int kind = 0; kind < PARAM_CLASSES; kind++) {
-        grads[kind] = flat_of(e, m->params.grad, "grad", kind);
-        emit_op(e, "sumsq", MODEL_SUMSQ, NULL, &grads[kind], 1, &sum, 1, NULL);
-        touch_class(e, kind, 0);
-    }
-    emit_op(e, "clip_coef", MODEL_CLIP_COEF, clip, &sum, 1, &stats, 1, NULL);
-    for (int kind = 0; kind < PARAM_CLASSES; kind++) emit_optimizer(e, cfg, kind, grads[kind], hyper, stats);
+    tref stats = emit_norm(e, cfg->optimizer.clip);
+    for (uint32_t i = 0; i < m->params.n_buckets && !e->g->status; i++)
+        emit_optimizer(e, &cfg->optimizer, i, hyper, stats);
     for (uint32_t l = 0; l < m->cfg.layers && !e->g->status; l++)
         if (model_layer_is_moe(&m->cfg, l)) emit_end_step(e, l, stats);
     return stats;

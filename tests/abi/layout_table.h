@@ -199,7 +199,7 @@
     AT(moe_parallel, threads, 4, 4) \
     AT(moe_parallel, run, 8, 8) \
     AT(moe_parallel, self, 16, 8) \
-    SIZE(moe_dispatcher_cfg, 120) \
+    SIZE(moe_dispatcher_cfg, 128) \
     AT(moe_dispatcher_cfg, size, 0, 4) \
     AT(moe_dispatcher_cfg, layer, 4, 4) \
     AT(moe_dispatcher_cfg, top_k, 8, 4) \
@@ -221,7 +221,8 @@
     AT(moe_dispatcher_cfg, reserved, 100, 4) \
     AT(moe_dispatcher_cfg, kv, 104, 8) \
     AT(moe_dispatcher_cfg, n_kv, 112, 8) \
-    SIZE(moe_dispatcher_needs, 40) \
+    AT(moe_dispatcher_cfg, shared, 120, 8) \
+    SIZE(moe_dispatcher_needs, 48) \
     AT(moe_dispatcher_needs, size, 0, 4) \
     AT(moe_dispatcher_needs, dispatch_phases, 4, 4) \
     AT(moe_dispatcher_needs, combine_phases, 8, 4) \
@@ -229,6 +230,7 @@
     AT(moe_dispatcher_needs, handle, 16, 8) \
     AT(moe_dispatcher_needs, workspace, 24, 8) \
     AT(moe_dispatcher_needs, max_rows, 32, 8) \
+    AT(moe_dispatcher_needs, own_memory, 40, 8) \
     SIZE(moe_layout_args, 72) \
     AT(moe_layout_args, size, 0, 4) \
     AT(moe_layout_args, reserved, 4, 4) \
@@ -243,7 +245,7 @@
     SIZE(moe_plane, 96) \
     AT(moe_plane, token_order, 0, 48) \
     AT(moe_plane, expert_order, 48, 48) \
-    SIZE(moe_move_args, 80) \
+    SIZE(moe_move_args, 88) \
     AT(moe_move_args, size, 0, 4) \
     AT(moe_move_args, n_planes, 4, 4) \
     AT(moe_move_args, direction, 8, 4) \
@@ -256,6 +258,7 @@
     AT(moe_move_args, slot_scalar, 56, 8) \
     AT(moe_move_args, row_scalar, 64, 8) \
     AT(moe_move_args, sent, 72, 8) \
+    AT(moe_move_args, sent_far, 80, 8) \
     SIZE(moe_dispatcher_v0, 72) \
     AT(moe_dispatcher_v0, size, 0, 4) \
     AT(moe_dispatcher_v0, reserved, 4, 4) \
@@ -335,6 +338,11 @@
     SIZE(moe_copy_attr, 8) \
     AT(moe_copy_attr, size, 0, 4) \
     AT(moe_copy_attr, streaming, 4, 4) \
+    SIZE(moe_vocabulary_attr, 24) \
+    AT(moe_vocabulary_attr, size, 0, 4) \
+    AT(moe_vocabulary_attr, reserved, 4, 4) \
+    AT(moe_vocabulary_attr, first, 8, 8) \
+    AT(moe_vocabulary_attr, whole, 16, 8) \
     SIZE(moe_fma_attr, 16) \
     AT(moe_fma_attr, size, 0, 4) \
     AT(moe_fma_attr, rounds, 4, 4) \

@@ -60,8 +60,8 @@ data_reader *rig_data(int64_t seq, int documents) {
     char dir[] = "/tmp/moehost-rig-XXXXXX", pattern[64];
     ck_assert_ptr_nonnull(mkdtemp(dir));
     snprintf(pattern, sizeof pattern, "%s/*", dir);
-    int n = documents ? FILES : 1;
-    for (int i = 0; i < n; i++) write_text(dir, i, n > 1 ? 5 + i % 37 : BYTES);
+    int n = documents ? FILES : 1, bytes = seq > BYTES / 10 ? (int)(10 * seq) : BYTES;
+    for (int i = 0; i < n; i++) write_text(dir, i, n > 1 ? 5 + i % 37 : bytes);
     const char *const files[] = {pattern};
     const data_config cfg = {
         .train = files, .n_train = 1, .valid_fraction = 0.2, .seq_len = seq, .seed = 5, .documents = documents};
@@ -91,22 +91,25 @@ static void log_line(void *arg, int32_t level, const char *part, const char *msg
 moe_status rig_try_open(rig *r, const rig_cfg *cfg, rank_env *env, moe_err *err) {
     *r = (rig){.data = rig_data(cfg->trainer.model.seq, cfg->trainer.model.documents)};
     const moe_kv device[] = {{"threads", cfg->threads}, {NULL, NULL}};
-    r->parts = (parts_cfg){.device = ref_of(plugin_open("device", "cpu"), r->kv[0], device),
-                           .comm = ref_of(plugin_open("comm", "threads"), r->kv[1], NULL),
-                           .scheduler = ref_of(plugin_open("scheduler", "serial"), NULL, NULL),
-                           .dispatcher = ref_of(plugin_open("dispatcher", "local"), r->kv[2], NULL),
-                           .precision = ref_of(plugin_open("precision", cfg->precision), r->kv[3], NULL),
-                           .routers = r->routers,
-                           .n_layers = cfg->trainer.model.layers,
-                           .rank = env ? env->rank : 0,
-                           .world = cfg->world,
-                           .bootstrap = env ? &env->bootstrap : NULL,
-                           .log = log_line};
+    r->parts = (parts_cfg){
+        .device = ref_of(plugin_open("device", "cpu"), r->kv[0], device),
+        .comm = ref_of(plugin_open("comm", "threads"), r->kv[1], cfg->comm_options),
+        .scheduler = ref_of(plugin_open("scheduler", "serial"), NULL, NULL),
+        .dispatcher = ref_of(plugin_open("dispatcher", cfg->dispatcher ? cfg->dispatcher : "local"), r->kv[2], NULL),
+        .precision = ref_of(plugin_open("precision", cfg->precision), r->kv[3], NULL),
+        .routers = r->routers,
+        .n_layers = cfg->trainer.model.layers,
+        .rank = env ? env->rank : 0,
+        .world = cfg->world,
+        .bootstrap = env ? &env->bootstrap : NULL,
+        .log = log_line};
     if (cfg->scheduler) {
         r->parts.scheduler.table = cfg->scheduler;
         r->parts.scheduler.kv = cfg->scheduler_kv;
         r->parts.scheduler.n_kv = cfg->n_scheduler_kv;
     }
+    if (cfg->device) r->parts.device.table = cfg->device;
+    if (cfg->precision_table) r->parts.precision.table = cfg->precision_table;
     if (cfg->comm) r->parts.comm.table = cfg->comm;
     for (uint32_t l = 0; l < cfg->trainer.model.layers; l++) {
         r->routers[l] = ref_of(plugin_open("router", "topk"), r->kv[4], cfg->router);
@@ -144,12 +147,34 @@ void rig_close(rig *r) {
     *r = (rig){0};
 }
 
+void rig_warm(void) {
+    const rig_cfg c = rig_default();
+    rig r;
+    rig_open(&r, &c, NULL);
+    rig_step(&r, 1);
+    rig_close(&r);
+}
+
 step_result rig_step(rig *r, int64_t step) {
     step_result out;
     moe_err err = {.size = sizeof err};
     moe_status status = trainer_step(r->t, step, 0, &out, &err);
     ck_assert_msg(!status, "%s", err.msg);
     return out;
+}
+
+static moe_status any_key(void *arg, const char *key, moe_err *err) {
+    (void)arg;
+    (void)key;
+    (void)err;
+    return MOE_OK;
+}
+
+void rig_save(const rig *r, const char *dir) {
+    moe_err err = {.size = sizeof err};
+    int writes = r->parts.rank == 0;
+    if (writes) ck_assert_msg(!fs_make_dirs(dir, &err), "%s", err.msg);
+    ck_assert_msg(!trainer_save(r->t, writes ? dir : NULL, any_key, NULL, &err), "%s", err.msg);
 }
 
 float *rig_tensors(const rig *r, int gradient, int64_t *count) {

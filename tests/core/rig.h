@@ -6,17 +6,23 @@
 
 #include "plugins/comm/ranks.h"
 
+enum { RIG_LAYERS = 1024 }; /* at most */
+
 typedef struct rig_cfg {
     trainer_cfg trainer;
     const char *precision; /* "fp32", "bf16" */
     uint32_t world;
     const char *threads;               /* compute threads of each rank */
     moe_kv router[16];                 /* options that differ from the defaults; ends with key NULL */
+    moe_kv comm_options[4];            /* the same of the comm */
     const moe_scheduler_v0 *scheduler; /* NULL = the built serial */
     const moe_kv *scheduler_kv;        /* [n] for it */
     uint64_t n_scheduler_kv;
-    const moe_comm_v0 *comm;           /* NULL = the built threads */
-    const moe_router_v0 *router_table; /* for the options of topk; NULL = the built topk */
+    const moe_device_v0 *device;             /* NULL = the built cpu, whose instances it gets */
+    const moe_comm_v0 *comm;                 /* NULL = the built threads */
+    const moe_precision_v0 *precision_table; /* for the options of `precision`; NULL = it */
+    const moe_router_v0 *router_table;       /* for the options of topk; NULL = the built topk */
+    const char *dispatcher;                  /* NULL = "local" */
 } rig_cfg;
 
 /* A model of 2 layers (first n dense), 4 experts, top-2, hidden 32, seq 16, on FP32, SGD, one rank. */
@@ -33,7 +39,7 @@ typedef struct rig {
     trainer *t;
     data_reader *data;
     parts_cfg parts;
-    part_ref routers[8];
+    part_ref routers[RIG_LAYERS];
     moe_kv kv[5][24];
 } rig;
 void rig_open(rig *r, const rig_cfg *cfg, rank_env *env);
@@ -41,10 +47,17 @@ void rig_open(rig *r, const rig_cfg *cfg, rank_env *env);
 moe_status rig_try_open(rig *r, const rig_cfg *cfg, rank_env *env, moe_err *err);
 void rig_close(rig *r);
 
+/* Once, ahead of tests that start several ranks at once: what libraries make once for a process is made by one thread,
+ * as ThreadSanitizer cannot see how they guard it. */
+void rig_warm(void);
+
 /* Runs optimiser step number `step`; fails the test when the step fails. */
 step_result rig_step(rig *r, int64_t step);
 
-/* All gradients (or weights), in order of the table; owned by the caller (free). */
+/* trainer_save into dir, by all ranks: rank 0 makes it and writes. */
+void rig_save(const rig *r, const char *dir);
+
+/* All gradients (or weights), by all ranks, whole and in order of the table; owned by the caller (free). */
 float *rig_tensors(const rig *r, int gradient, int64_t *count);
 /* Largest |a - b| / largest |b| over whole tensors of the table. */
 double rig_difference(const rig *r, const float *a, const float *b);

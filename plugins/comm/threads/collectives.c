@@ -2,87 +2,96 @@
  * the others' buffers, and all meet again before anyone may change them. No staging copies. See hub.h, threads.h. */
 #include <inttypes.h>
 #include <moe/options.h>
-#include <stdio.h>
 #include <string.h>
+#include <time.h>
 
+#include "check.h"
 #include "reduce.h"
 #include "threads.h"
 
 enum { SLICE_ALIGN = 32 }; /* elements: a slice of a buffer that is aligned covers whole cache lines */
 
-static const char *const call_names[] = {"all_reduce", "all_gather", "reduce_scatter",
-                                         "broadcast",  "barrier",    "group_split"};
-static const char *const op_names[] = {"sum", "max", "min"};
+/* ---- one call ---- */
 
-static void describe(const call_desc *c, char *text, size_t bytes) {
-    const char *what = call_names[c->what];
-    if (c->what == CALL_BARRIER)
-        snprintf(text, bytes, "barrier");
-    else if (c->what == CALL_GROUP_SPLIT)
-        snprintf(text, bytes, "group_split \"%.40s\"", c->name);
-    else if (c->what == CALL_BROADCAST)
-        snprintf(text, bytes, "broadcast of %" PRIu64 " %s from %u", c->count, dtype_name(c->dtype), c->root);
-    else if (c->what == CALL_ALL_GATHER)
-        snprintf(text, bytes, "%s of %" PRIu64 " %s", what, c->count, dtype_name(c->dtype));
-    else
-        snprintf(text, bytes, "%s (%s) of %" PRIu64 " %s", what, op_names[c->op], c->count, dtype_name(c->dtype));
+static uint64_t now_at(const member *m) {
+    return m->calls & 1;
 }
 
-static int same_call(const call_desc *a, const call_desc *b) {
-    if (a->what != b->what || a->dtype != b->dtype || a->op != b->op || a->count != b->count) return 0;
-    return a->what == CALL_GROUP_SPLIT ? strcmp(a->name, b->name) == 0 : a->root == b->root;
+const post *member_posts(const member *m) {
+    return m->g->posts[now_at(m)];
 }
 
-const call_desc *member_calls(const member *m) {
-    return m->g->calls[(m->calls - 1) & 1];
+void member_done(member *m) {
+    atomic_store_explicit(&m->inside, 0, memory_order_release);
 }
 
-moe_status member_join(member *m, const call_desc *call, moe_err *err) {
+void member_part(member *m) {
+    const uint64_t done = 2 * m->calls + 1;
+    atomic_store_explicit(&m->g->posts[now_at(m)][m->index].came, done, memory_order_release);
+    atomic_store_explicit(&m->inside, done, memory_order_release);
+    group_part(m->g);
+    member_done(m);
+}
+
+moe_status member_join(member *m, const offer *o, moe_err *err) {
     group *g = m->g;
-    g->calls[m->calls++ & 1][m->index] = *call;
+    m->calls++;
+    member_tell(m, &o->call);
+    post *mine = &g->posts[now_at(m)][m->index];
+    mine->o = *o;
+    if (o->call.op >= 0) {
+        g->ins[now_at(m)][m->index] = o->in;
+        g->outs[now_at(m)][m->index] = o->out;
+    }
+    atomic_store_explicit(&mine->came, 2 * m->calls, memory_order_release);
+    atomic_store_explicit(&m->inside, 2 * m->calls, memory_order_release);
     moe_status s = group_meet(g, err);
-    if (s != MOE_OK) return s;
-    const call_desc *all = member_calls(m);
-    for (uint32_t i = 1; i < g->n; i++) {
-        if (same_call(&all[0], &all[i])) continue;
-        char first[160], other[160];
-        describe(&all[0], first, sizeof first);
-        describe(&all[i], other, sizeof other);
-        s = moe_fail(err, MOE_E_COMM, "group %s: rank %u calls %s, rank %u calls %s", g->name, g->ranks[0], first,
-                     g->ranks[i], other);
-        group_part(g); /* nobody may free what others still describe */
-        hub_abort(g->hub, err->msg);
+    if (s != MOE_OK) {
+        m->calls--; /* the other set may still be read by members that are slow to leave the call before */
+        member_done(m);
         return s;
     }
-    for (uint32_t i = 0; i < g->n; i++) {
-        m->ins[i] = all[i].in;
-        m->outs[i] = all[i].out;
+    const post *all = member_posts(m);
+    for (uint32_t i = 1; i < g->n && s == MOE_OK; i++) {
+        if (comm_call_same(&all[0].o.call, &all[i].o.call)) continue;
+        s = comm_call_differ(g->name, g->ranks[0], &all[0].o.call, g->ranks[i], &all[i].o.call, err);
+        member_part(m); /* nobody may free what others still describe */
+        hub_abort(g->hub, err->msg);
     }
-    return MOE_OK;
+    return s;
 }
 
-/* A fault that only this rank may see: the others would wait for it for ever, so it ends all. */
-static moe_status refuse(instance *me, const member *m, const char *what, const char *why, moe_err *err) {
+void member_lag(const member *m) {
+    const uint32_t us = m->owner->latency_us;
+    if (us == 0 || m->g->n == 1) return;
+    struct timespec left = {.tv_sec = us / 1000000, .tv_nsec = 1000 * (long)(us % 1000000)};
+    while (nanosleep(&left, &left) != 0) continue; /* a signal */
+}
+
+moe_status member_refuse(instance *me, const member *m, const char *what, const char *why, moe_err *err) {
     moe_status s =
         moe_fail(err, MOE_E_ARG, "group %s: rank %u: %s: %s", m ? m->g->name : "(null)", me->rank, what, why);
     hub_abort(me->h, err->msg);
     return s;
 }
 
-/* NULL when the arguments fit, else why not. */
-static const char *misfit(const member *m, uint64_t count, int32_t dtype, int32_t op, const void *in, const void *out) {
-    if (!m) return "group is NULL (this rank is not a member)";
-    if (!dtype_bytes(dtype)) return "unknown dtype";
-    if (op >= 0 && !dtype_reduces(dtype)) return "dtype has no reduction; F32, F64, BF16, I32, I64 have";
-    if (op > MOE_MIN) return "unknown op";
-    if (count > (UINT64_MAX >> 8) / m->g->n) return "count is too large";
-    if (count && (!in || !out)) return "buffer is NULL";
-    return NULL;
+/* Checks, joins, and waits as long as the host wants to. */
+static moe_status begin(instance *me, member *m, const comm_call *call, const void *in, void *out, moe_err *err) {
+    char why[COMM_WHY_BYTES] = "group is NULL (this rank is not a member)";
+    if (!m || !comm_check(call, m->g->n, m->index, in, out, why))
+        return member_refuse(me, m, comm_call_name(call->what), why, err);
+    moe_status s = member_join(m, &(offer){.call = *call, .in = in, .out = out}, err);
+    if (s == MOE_OK) member_lag(m);
+    return s;
 }
 
-static int overlaps(const void *a, uint64_t na, const void *b, uint64_t nb) {
-    return (uintptr_t)a < (uintptr_t)b + nb && (uintptr_t)b < (uintptr_t)a + na;
+/* Ends a call of no elements: nobody touches a buffer. */
+static moe_status skip(member *m) {
+    member_done(m);
+    return MOE_OK;
 }
+
+/* ---- reductions ---- */
 
 /* Member i of n reduces [first, first + count): nearly equal parts, whole cache lines. */
 static void slice(uint64_t total, uint32_t n, uint32_t i, uint64_t *first, uint64_t *count) {
@@ -96,40 +105,20 @@ moe_status threads_all_reduce(void *self, void *handle, void *stream, const void
                               int32_t dtype, int32_t op, moe_err *err) {
     (void)stream;
     member *m = handle;
-    const char *why = op < 0 ? "unknown op" : misfit(m, count, dtype, op, in, out);
-    const uint64_t bytes = count * dtype_bytes(dtype);
-    if (!why && in != out && overlaps(in, bytes, out, bytes)) why = "in and out overlap; they may be equal or apart";
-    if (why) return refuse(self, m, "all_reduce", why, err);
-    moe_status s = member_join(
-        m, &(call_desc){.what = CALL_ALL_REDUCE, .dtype = dtype, .op = op, .count = count, .in = in, .out = out}, err);
-    if (s != MOE_OK || count == 0) return s;
+    const comm_call call = {.what = COMM_ALL_REDUCE, .dtype = dtype, .op = op, .count = count};
+    moe_status s = begin(self, m, &call, in, out, err);
+    if (s != MOE_OK) return s;
+    if (count == 0) return skip(m);
     /* Slice i of everyone's buffers is touched by member i alone, so in place needs no care, and one pass does. */
-    reduce_job job = {
-        .in = m->ins, .out = m->outs, .n_in = m->g->n, .n_out = m->g->n, .dtype = dtype, .op = op, .shift = 0};
+    reduce_job job = {.in = m->g->ins[now_at(m)],
+                      .out = m->g->outs[now_at(m)],
+                      .n_in = m->g->n,
+                      .n_out = m->g->n,
+                      .dtype = dtype,
+                      .op = op};
     slice(count, m->g->n, m->index, &job.first, &job.count);
     reduce_slice(&job);
-    group_part(m->g);
-    return MOE_OK;
-}
-
-moe_status threads_all_gather(void *self, void *handle, void *stream, const void *in, void *out, uint64_t count,
-                              int32_t dtype, moe_err *err) {
-    (void)stream;
-    member *m = handle;
-    const char *why = misfit(m, count, dtype, -1, in, out);
-    const uint64_t bytes = count * dtype_bytes(dtype);
-    if (!why && count && in != (char *)out + m->index * bytes && overlaps(in, bytes, out, m->g->n * bytes))
-        why = "in and out overlap; in place is in == out + rank * count";
-    if (why) return refuse(self, m, "all_gather", why, err);
-    moe_status s = member_join(
-        m, &(call_desc){.what = CALL_ALL_GATHER, .dtype = dtype, .op = -1, .count = count, .in = in, .out = out}, err);
-    if (s != MOE_OK || count == 0) return s;
-    for (uint32_t k = 0; k < m->g->n; k++) { /* each member begins at another one */
-        const uint32_t i = (m->index + k) % m->g->n;
-        char *to = (char *)out + i * bytes;
-        if (to != m->ins[i]) memcpy(to, m->ins[i], bytes);
-    }
-    group_part(m->g);
+    member_part(m);
     return MOE_OK;
 }
 
@@ -137,17 +126,12 @@ moe_status threads_reduce_scatter(void *self, void *handle, void *stream, const 
                                   int32_t dtype, int32_t op, moe_err *err) {
     (void)stream;
     member *m = handle;
-    const char *why = op < 0 ? "unknown op" : misfit(m, count, dtype, op, in, out);
-    const uint64_t bytes = count * dtype_bytes(dtype);
-    if (!why && count && out != (const char *)in + m->index * bytes && overlaps(in, m->g->n * bytes, out, bytes))
-        why = "in and out overlap";
-    if (why) return refuse(self, m, "reduce_scatter", why, err);
-    moe_status s = member_join(
-        m, &(call_desc){.what = CALL_REDUCE_SCATTER, .dtype = dtype, .op = op, .count = count, .in = in, .out = out},
-        err);
-    if (s != MOE_OK || count == 0) return s;
+    const comm_call call = {.what = COMM_REDUCE_SCATTER, .dtype = dtype, .op = op, .count = count};
+    moe_status s = begin(self, m, &call, in, out, err);
+    if (s != MOE_OK) return s;
+    if (count == 0) return skip(m);
     const uint64_t first = m->index * count;
-    reduce_slice(&(reduce_job){.in = m->ins,
+    reduce_slice(&(reduce_job){.in = m->g->ins[now_at(m)],
                                .out = &out,
                                .n_in = m->g->n,
                                .n_out = 1,
@@ -156,7 +140,28 @@ moe_status threads_reduce_scatter(void *self, void *handle, void *stream, const 
                                .first = first,
                                .count = count,
                                .shift = first});
-    group_part(m->g);
+    member_part(m);
+    return MOE_OK;
+}
+
+/* ---- copies ---- */
+
+moe_status threads_all_gather(void *self, void *handle, void *stream, const void *in, void *out, uint64_t count,
+                              int32_t dtype, moe_err *err) {
+    (void)stream;
+    member *m = handle;
+    const comm_call call = {.what = COMM_ALL_GATHER, .dtype = dtype, .op = -1, .count = count};
+    moe_status s = begin(self, m, &call, in, out, err);
+    if (s != MOE_OK) return s;
+    if (count == 0) return skip(m);
+    const uint64_t bytes = count * dtype_bytes(dtype);
+    const post *all = member_posts(m);
+    for (uint32_t k = 0; k < m->g->n; k++) { /* each member begins at another one */
+        const uint32_t i = (m->index + k) % m->g->n;
+        char *to = (char *)out + i * bytes;
+        if (to != all[i].o.in) memcpy(to, all[i].o.in, bytes);
+    }
+    member_part(m);
     return MOE_OK;
 }
 
@@ -164,23 +169,62 @@ moe_status threads_broadcast(void *self, void *handle, void *stream, void *buf, 
                              uint32_t root, moe_err *err) {
     (void)stream;
     member *m = handle;
-    const char *why = misfit(m, count, dtype, -1, buf, buf);
-    if (!why && root >= m->g->n) why = "root is not below the group's size";
-    if (why) return refuse(self, m, "broadcast", why, err);
-    moe_status s = member_join(
-        m,
-        &(call_desc){
-            .what = CALL_BROADCAST, .dtype = dtype, .op = -1, .root = root, .count = count, .in = buf, .out = buf},
-        err);
-    if (s != MOE_OK || count == 0) return s;
-    if (m->index != root) memcpy(buf, m->ins[root], count * dtype_bytes(dtype));
-    group_part(m->g);
+    const comm_call call = {.what = COMM_BROADCAST, .dtype = dtype, .op = -1, .root = root, .count = count};
+    moe_status s = begin(self, m, &call, buf, buf, err);
+    if (s != MOE_OK) return s;
+    if (count == 0) return skip(m);
+    if (m->index != root) memcpy(buf, member_posts(m)[root].o.in, count * dtype_bytes(dtype));
+    member_part(m);
     return MOE_OK;
 }
 
 moe_status threads_barrier(void *self, void *handle, void *stream, moe_err *err) {
     (void)stream;
+    const comm_call call = {.what = COMM_BARRIER, .op = -1};
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_sfence(); /* non-temporal stores into windows; arriving orders the plain ones */
+#else
+    __sync_synchronize();
+#endif
+    moe_status s = begin(self, handle, &call, NULL, NULL, err);
+    if (s == MOE_OK) member_done(handle);
+    return s;
+}
+
+/* ---- all to all ---- */
+
+/* What member i sends to j, and what j expects. */
+static moe_status check_pair(const member *m, uint32_t i, uint32_t j, moe_err *err) {
+    const post *all = member_posts(m);
+    const moe_a2a_args *from = all[i].o.in, *to = all[j].o.in;
+    if (from->in_bytes[j] == to->out_bytes[i]) return MOE_OK;
+    return moe_fail(err, MOE_E_COMM,
+                    "group %s: all_to_all_v: rank %u sends %" PRIu64 " bytes to rank %u, which expects %" PRIu64,
+                    m->g->name, m->g->ranks[i], from->in_bytes[j], m->g->ranks[j], to->out_bytes[i]);
+}
+
+moe_status threads_all_to_all_v(void *self, void *handle, void *stream, const moe_a2a_args *args, moe_err *err) {
+    (void)stream;
+    instance *me = self;
     member *m = handle;
-    if (!m) return refuse(self, m, "barrier", "group is NULL (this rank is not a member)", err);
-    return member_join(m, &(call_desc){.what = CALL_BARRIER, .op = -1}, err);
+    const comm_call call = {.what = COMM_ALL_TO_ALL_V, .op = -1};
+    char why[COMM_WHY_BYTES] = "group is NULL (this rank is not a member)";
+    if (!m || !comm_check_a2a(args, m->g->n, why)) return member_refuse(me, m, comm_call_name(call.what), why, err);
+    moe_status s = member_join(m, &(offer){.call = call, .in = args}, err);
+    if (s != MOE_OK) return s;
+    member_lag(m);
+    for (uint32_t i = 0; i < m->g->n && s == MOE_OK; i++) { /* both ends of a pair find the fault, and nobody copies */
+        s = check_pair(m, i, m->index, err);
+        if (s == MOE_OK) s = check_pair(m, m->index, i, err);
+    }
+    if (s != MOE_OK) hub_abort(me->h, err->msg);
+    for (uint32_t k = 0; k < m->g->n && s == MOE_OK; k++) { /* each member begins at another one */
+        const uint32_t i = (m->index + k) % m->g->n;
+        const moe_a2a_args *from = member_posts(m)[i].o.in;
+        if (args->out_bytes[i])
+            memcpy((char *)args->out + args->out_at[i], (const char *)from->in + from->in_at[m->index],
+                   args->out_bytes[i]);
+    }
+    member_part(m);
+    return hub_poll(me->h, err); /* a fault of another pair ends all in the same call */
 }

@@ -9,13 +9,16 @@
 #include <unistd.h>
 
 enum { BROKEN = 1, ARRIVED_ONE = 2, ROUND_SHIFT = 16 };
-/* Turns of the waiting loop before sleep: some microseconds where every rank has a core, next to none elsewhere. */
-enum { SPINS_OWN_CORE = 4000, SPINS_SHARED_CORE = 60 };
+/* Turns of the waiting loop before sleep: about 10 microseconds where every rank has a core, next to none elsewhere.
+ * Not more: other work may have put two ranks on one core, where every turn only delays the other one. (To yield
+ * instead gives the core away for milliseconds on a machine with other work.) */
+enum { SPINS_OWN_CORE = 400, SPINS_SHARED_CORE = 60 };
 
 hub *hub_create(uint32_t world) {
     hub *h = calloc(1, sizeof *h);
     if (!h) return NULL;
     h->world = world;
+    h->spins = sysconf(_SC_NPROCESSORS_ONLN) >= (long)world ? SPINS_OWN_CORE : SPINS_SHARED_CORE;
     atomic_init(&h->refs, world);
     pthread_mutex_init(&h->lock, NULL);
     return h;
@@ -27,12 +30,19 @@ void hub_release(hub *h) {
     free(h);
 }
 
-/* Nobody who waits, or comes, passes group_meet from now on. */
+/* Nobody who waits, or comes, passes group_meet from now on; who sleeps over messages looks around. */
 static void group_break(group *g) {
     atomic_fetch_or(&g->state, BROKEN);
     pthread_mutex_lock(&g->lock);
     pthread_cond_broadcast(&g->wake);
     pthread_mutex_unlock(&g->lock);
+    atomic_fetch_add(&g->breaks, 1);
+    for (uint32_t i = 0; i < g->n && atomic_load(&g->dozes); i++) {
+        mailbox *b = &g->boxes[i];
+        pthread_mutex_lock(&b->lock);
+        pthread_cond_broadcast(&b->wake);
+        pthread_mutex_unlock(&b->lock);
+    }
 }
 
 void hub_abort(hub *h, const char *reason) {
@@ -52,9 +62,17 @@ moe_status hub_poll(hub *h, moe_err *err) {
 
 static void group_free(group *g) {
     if (!g) return;
+    for (uint32_t i = 0; g->boxes && i < g->n; i++) {
+        pthread_cond_destroy(&g->boxes[i].wake);
+        pthread_mutex_destroy(&g->boxes[i].lock);
+    }
+    free(g->boxes);
     free(g->ranks);
-    free(g->calls[0]);
-    free(g->calls[1]);
+    for (int i = 0; i < 2; i++) {
+        free(g->posts[i]);
+        free(g->ins[i]);
+        free(g->outs[i]);
+    }
     pthread_cond_destroy(&g->wake);
     pthread_mutex_destroy(&g->lock);
     free(g);
@@ -79,31 +97,53 @@ static void hub_unlink(hub *h, group *g) {
     pthread_mutex_unlock(&h->lock);
 }
 
+static void *zeroed(size_t n, size_t bytes) {
+    void *p = aligned_alloc(CACHE_LINE, n * bytes);
+    if (p) memset(p, 0, n * bytes);
+    return p;
+}
+
+/* 1, or 0 when out of memory. */
+static int group_fill(group *g, const uint32_t *ranks, uint32_t n) {
+    g->ranks = malloc(n * sizeof *g->ranks);
+    int ok = g->ranks != NULL;
+    for (int i = 0; i < 2; i++) {
+        g->posts[i] = zeroed(n, sizeof(post));
+        g->ins[i] = calloc(n, sizeof *g->ins[i]);
+        g->outs[i] = calloc(n, sizeof *g->outs[i]);
+        ok = ok && g->posts[i] && g->ins[i] && g->outs[i];
+    }
+    g->boxes = zeroed(n, sizeof(mailbox));
+    for (uint32_t i = 0; g->boxes && i < n; i++) {
+        pthread_mutex_init(&g->boxes[i].lock, NULL);
+        pthread_cond_init(&g->boxes[i].wake, NULL);
+    }
+    if (!ok || !g->boxes) return 0;
+    memcpy(g->ranks, ranks, n * sizeof *ranks);
+    return 1;
+}
+
 group *group_new(hub *h, const char *name, const uint32_t *ranks, uint32_t n) {
-    group *g = aligned_alloc(CACHE_LINE, sizeof *g);
+    group *g = zeroed(1, sizeof *g);
     if (!g) return NULL;
-    memset(g, 0, sizeof *g);
     pthread_mutex_init(&g->lock, NULL);
     pthread_cond_init(&g->wake, NULL);
     atomic_init(&g->refs, n);
     g->hub = h;
     g->n = n;
-    g->spins = sysconf(_SC_NPROCESSORS_ONLN) >= (long)h->world ? SPINS_OWN_CORE : SPINS_SHARED_CORE;
     snprintf(g->name, sizeof g->name, "%s", name);
-    g->ranks = malloc(n * sizeof *g->ranks);
-    for (int i = 0; i < 2; i++) g->calls[i] = aligned_alloc(CACHE_LINE, n * sizeof(call_desc));
-    if (!g->ranks || !g->calls[0] || !g->calls[1]) {
+    if (!group_fill(g, ranks, n)) {
         group_free(g);
         return NULL;
     }
-    memcpy(g->ranks, ranks, n * sizeof *ranks);
     hub_link(h, g);
     return g;
 }
 
-void group_leave(group *g, uint32_t rank) {
+void group_leave(group *g, uint32_t index) {
     uint32_t none = 0;
-    atomic_compare_exchange_strong(&g->left, &none, rank + 1);
+    atomic_compare_exchange_strong(&g->left, &none, g->ranks[index] + 1);
+    atomic_store(&g->boxes[index].left, 1);
     group_break(g);
     if (atomic_fetch_sub(&g->refs, 1) != 1) return;
     hub_unlink(g->hub, g);
@@ -115,14 +155,6 @@ static moe_status group_failure(group *g, moe_err *err) {
     return moe_fail(err, MOE_E_COMM, "group %s: rank %u has left", g->name, atomic_load(&g->left) - 1);
 }
 
-static void relax(void) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#else
-    atomic_signal_fence(memory_order_seq_cst);
-#endif
-}
-
 /* Still the same round, and not broken where that counts? */
 static int still_waits(group *g, uint64_t round, int may_break) {
     uint64_t s = atomic_load(&g->state);
@@ -130,9 +162,9 @@ static int still_waits(group *g, uint64_t round, int may_break) {
 }
 
 static void wait_round(group *g, uint64_t round, int may_break) {
-    for (uint32_t i = 0; i < g->spins; i++) {
+    for (uint32_t i = 0; i < g->hub->spins; i++) {
         if (!still_waits(g, round, may_break)) return;
-        relax();
+        hub_relax();
     }
     pthread_mutex_lock(&g->lock);
     atomic_fetch_add(&g->sleepers, 1);

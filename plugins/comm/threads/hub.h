@@ -1,5 +1,6 @@
 /* What the ranks of one process share: the hub (who is there, was it aborted, which groups live) and its groups (a
- * meeting point with the descriptor of every member's call). threads.c makes them, collectives.c meets in them.
+ * meeting point with every member's call, and a mailbox a member). threads.c makes them; collectives.c, groups.c and
+ * windows.c meet in them, messages.c posts to the mailboxes.
  * A hub and a group are reference-counted; whoever drops the last reference frees. */
 #ifndef COMM_THREADS_HUB_H
 #define COMM_THREADS_HUB_H
@@ -7,18 +8,44 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "call.h"
+
 enum { CACHE_LINE = 64, MAX_RANKS = 4096, NAME_BYTES = 48, REASON_BYTES = 400 };
 
-/* One member's call, posted before it arrives. All but in and out must agree among the members. */
-typedef struct call_desc {
-    int32_t what, dtype, op; /* CALL_*; MOE_F32 ..; MOE_SUM .. or -1 */
-    uint32_t root;           /* broadcast; color of group_split, which may differ */
-    uint64_t count;
+/* What a member brings to a meeting. Only the call must be the same for all. */
+typedef struct offer {
+    comm_call call;
     const void *in;
     void *out;
-    const char *name; /* group_split */
-} __attribute__((aligned(CACHE_LINE))) call_desc;
-enum { CALL_ALL_REDUCE, CALL_ALL_GATHER, CALL_REDUCE_SCATTER, CALL_BROADCAST, CALL_BARRIER, CALL_GROUP_SPLIT };
+    uint32_t color, reserved; /* group_split */
+} offer;
+/* Posted before its member arrives. Calls of a member are counted from 1. */
+typedef struct post {
+    _Atomic uint64_t came; /* 2c: came to call c; 2c + 1: done with its own part of it */
+    offer o;
+} __attribute__((aligned(CACHE_LINE))) post;
+
+/* One message of a p2p call in flight, in an array of its member. A send and its receive become a pair, then one of the
+ * two members copies. pair and next are guarded by the lock of the destination's box; so is the step from WAITING, and
+ * from MATCHED: a pair that is still MATCHED is alive. */
+enum { MESSAGE_WAITING, MESSAGE_MATCHED, MESSAGE_COPIED_NOW, MESSAGE_DONE, MESSAGE_FAILED, MESSAGE_CANCELLED };
+typedef struct message {
+    void *buf;
+    uint64_t bytes;
+    uint32_t from, to; /* members */
+    int32_t tag, receives;
+    _Atomic int32_t state;
+    uint32_t reserved;
+    struct message *pair, *next;
+} message;
+/* Of one member: messages to it that wait for the other half. */
+typedef struct mailbox {
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    message *first[2], *last[2]; /* [receives] in the order of posting */
+    _Atomic uint32_t news;       /* counts what others did to this member's messages */
+    _Atomic uint32_t sleeps, left;
+} __attribute__((aligned(CACHE_LINE))) mailbox;
 
 struct hub;
 /* The meeting point of n ranks. state packs, from the low end: 1 bit broken, 15 bits arrived, 48 bits round. One word,
@@ -28,20 +55,25 @@ typedef struct group {
     _Atomic uint32_t sleepers __attribute__((aligned(CACHE_LINE)));
     pthread_mutex_t lock; /* for sleeping only */
     pthread_cond_t wake;
-    _Atomic uint32_t refs, left; /* left: 1 + the first rank that destroyed its handle */
+    _Atomic uint32_t refs, left;    /* left: 1 + the first rank that destroyed its handle */
+    _Atomic uint32_t breaks, dozes; /* aborts and leavings so far; members that sleep over messages */
     struct hub *hub;
     struct group *next, *before; /* hub's list */
-    uint32_t n, spins;
-    uint32_t *ranks;     /* [n] ascending */
-    call_desc *calls[2]; /* [n] each; calls of odd and even rounds, so that a fast member cannot overwrite what a slow
-                            one still reads */
+    uint32_t n, reserved;
+    uint32_t *ranks; /* [n] ascending */
+    /* Of calls of odd and even numbers, so that a fast member cannot overwrite what a slow one still reads. [n] each;
+     * ins and outs of reductions only. */
+    post *posts[2];
+    const void **ins[2];
+    void **outs[2];
+    mailbox *boxes; /* [n] */
     char name[NAME_BYTES];
 } group;
 
 typedef struct hub {
     _Atomic uint32_t refs, aborted;
-    uint32_t world, reserved;
-    pthread_mutex_t lock; /* groups, reason */
+    uint32_t world, spins; /* spins: turns of a waiting loop before sleep */
+    pthread_mutex_t lock;  /* groups, reason */
     group *groups;
     char reason[REASON_BYTES];
 } hub;
@@ -56,13 +88,22 @@ moe_status hub_poll(hub *h, moe_err *err);
 
 /* A group of n ascending ranks with one reference for each, or NULL. Lives in the hub's list until its end. */
 group *group_new(hub *h, const char *name, const uint32_t *ranks, uint32_t n);
-/* rank drops its reference; members that wait for it fail. */
-void group_leave(group *g, uint32_t rank);
+/* Member `index` drops its reference; members that wait for it fail. */
+void group_leave(group *g, uint32_t index);
 /* Arrives and waits until all n members have. MOE_E_COMM when the group broke before the last arrived; then none of the
  * members passes. Writes before it are visible to all members after it. */
 moe_status group_meet(group *g, moe_err *err);
 /* The same for the end of a call whose members all passed group_meet: does not break, since members still touch each
  * other's buffers, and all are on their way. */
 void group_part(group *g);
+
+/* One turn of a loop that waits for another thread. */
+static inline void hub_relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#else
+    atomic_signal_fence(memory_order_seq_cst);
+#endif
+}
 
 #endif

@@ -1,6 +1,7 @@
 /* comm/threads: ranks are threads of one process and see each other's memory. Rank 0 makes the hub that all share and
- * tells its address through "moe.bootstrap/0"; there are no globals. This file: descriptor, life of instances and
- * groups. hub.c: meeting and abort. collectives.c: the calls of a step. reduce.c: the arithmetic. */
+ * tells its address through "moe.bootstrap/0"; there are no globals. This file: descriptor, life of instances. hub.c:
+ * meeting and abort. groups.c, collectives.c, messages.c, windows.c: the calls. waiting.c: who is missing. ../common:
+ * arithmetic, checks of arguments, texts. */
 #include "threads.h"
 
 #include <moe/plugin.h>
@@ -8,47 +9,13 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static void member_free(member *m) {
-    if (!m) return;
-    free(m->ins);
-    free(m->outs);
-    free(m);
-}
-
-/* A handle without a group yet, for up to n members. */
-static member *member_alloc(uint32_t n) {
-    member *m = calloc(1, sizeof *m);
-    if (!m) return NULL;
-    m->ins = calloc(n, sizeof *m->ins);
-    m->outs = calloc(n, sizeof *m->outs);
-    if (m->ins && m->outs) return m;
-    member_free(m);
-    return NULL;
-}
-
-static void member_attach(instance *me, member *m, group *g, uint32_t index) {
-    m->g = g;
-    m->index = index;
-    m->next = me->members;
-    me->members = m;
-}
-
-static void threads_group_destroy(void *self, void *handle) {
-    instance *me = self;
-    member **at = &me->members, *m = handle;
-    if (!m) return;
-    while (*at && *at != m) at = &(*at)->next;
-    if (!*at) return; /* not a handle of this instance */
-    *at = m->next;
-    group_leave(m->g, me->rank);
-    member_free(m);
-}
-
 static void threads_destroy(void *self) {
     instance *me = self;
     if (!me) return;
+    windows_close(me);
     while (me->members) threads_group_destroy(me, me->members);
     hub_release(me->h);
+    pthread_mutex_destroy(&me->lock);
     free(me);
 }
 
@@ -128,7 +95,7 @@ static moe_status threads_create(const moe_comm_cfg *cfg, const moe_host *host, 
         return moe_fail(err, MOE_E_ARG, "comm/threads: rank %u of %u, but moe.bootstrap/0 is rank %u of %u", cfg->rank,
                         cfg->world, b->rank, b->world);
     instance *me = calloc(1, sizeof *me);
-    member *m = member_alloc(cfg->world);
+    member *m = member_alloc();
     hello *hellos = calloc(cfg->world, sizeof *hellos);
     group **shared = calloc(cfg->world, sizeof(group *));
     group *mine = cfg->rank == 0 ? world_create(cfg->world) : NULL;
@@ -142,7 +109,9 @@ static moe_status threads_create(const moe_comm_cfg *cfg, const moe_host *host, 
     if (s == MOE_OK) {
         me->h = shared[0]->hub;
         me->rank = cfg->rank;
+        me->latency_us = (uint32_t)moe_kv_int(cfg->kv, cfg->n_kv, "latency_us", 0);
         me->world = m;
+        pthread_mutex_init(&me->lock, NULL);
         member_attach(me, m, shared[0], cfg->rank);
         *self = me;
         me = NULL;
@@ -153,68 +122,6 @@ static moe_status threads_create(const moe_comm_cfg *cfg, const moe_host *host, 
     member_free(m);
     free(me);
     return s;
-}
-
-/* ---- groups ---- */
-
-/* The group of this rank's color, made by the first of its members; NULL when out of memory. */
-static group *make_colored(const member *m, const call_desc *all, const char *name, uint32_t color) {
-    const group *g = m->g;
-    uint32_t *ranks = malloc(g->n * sizeof *ranks), n = 0;
-    for (uint32_t i = 0; ranks && i < g->n; i++)
-        if (all[i].root == color) ranks[n++] = g->ranks[i];
-    group *made = ranks ? group_new(g->hub, name, ranks, n) : NULL;
-    free(ranks);
-    return made;
-}
-
-/* Members of `color` before `end`. */
-static uint32_t count_color(const call_desc *all, uint32_t end, uint32_t color) {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < end; i++) n += all[i].root == color;
-    return n;
-}
-
-/* Two meetings: everyone shows its color, then the first of each color shows its group. */
-static moe_status split(instance *me, member *p, member *m, const char *name, uint32_t color, moe_err *err) {
-    /* in: anything but NULL says that this rank has its memory */
-    moe_status s = member_join(
-        p, &(call_desc){.what = CALL_GROUP_SPLIT, .op = -1, .root = color, .in = m ? me : NULL, .name = name}, err);
-    if (s != MOE_OK) return s;
-    const call_desc *all = member_calls(p);
-    const uint32_t index = count_color(all, p->index, color), members = count_color(all, p->g->n, color);
-    uint32_t first = 0;
-    while (all[first].root != color) first++;
-    for (uint32_t i = 0; i < p->g->n && s == MOE_OK; i++)
-        if (!all[i].in) s = moe_fail(err, MOE_E_NOMEM, "group %s: rank %u is out of memory", name, p->g->ranks[i]);
-    group *made = s == MOE_OK && color != MOE_NO_GROUP && index == 0 ? make_colored(p, all, name, color) : NULL;
-    const int ok = s == MOE_OK && (made || index || color == MOE_NO_GROUP);
-    s = member_join(p, &(call_desc){.what = CALL_BARRIER, .op = -1, .in = ok ? me : NULL, .out = made}, err);
-    for (uint32_t i = 0; i < p->g->n && s == MOE_OK; i++)
-        if (!p->ins[i]) s = moe_fail(err, MOE_E_NOMEM, "group %s: rank %u is out of memory", name, p->g->ranks[i]);
-    if (s == MOE_OK && color != MOE_NO_GROUP) member_attach(me, m, p->outs[first], index);
-    if (s != MOE_OK && made)
-        for (uint32_t i = 0; i < members; i++) group_leave(made, made->ranks[0]);
-    return s;
-}
-
-static moe_status threads_group_split(void *self, void *parent, const char *name, uint32_t color, void **handle,
-                                      moe_err *err) {
-    instance *me = self;
-    member *p = parent ? parent : me->world, *m = member_alloc(p->g->n);
-    moe_status s = split(me, p, m, name, color, err);
-    if (s == MOE_OK) *handle = color == MOE_NO_GROUP ? NULL : m;
-    if (s != MOE_OK || color == MOE_NO_GROUP) member_free(m);
-    return s;
-}
-
-static moe_status threads_group_info(void *self, void *handle, uint32_t *n, uint32_t *index, moe_err *err) {
-    const instance *me = self;
-    const member *m = handle;
-    if (!m) return moe_fail(err, MOE_E_ARG, "rank %u: group_info: group is NULL", me->rank);
-    *n = m->g->n;
-    *index = m->index;
-    return MOE_OK;
 }
 
 /* ---- state ---- */
@@ -229,26 +136,6 @@ static void threads_abort(void *self, const char *reason) {
 static moe_status threads_poll(void *self, moe_err *err) {
     const instance *me = self;
     return hub_poll(me->h, err);
-}
-
-static moe_status threads_all_to_all_v(void *self, void *handle, void *stream, const moe_a2a_args *args, moe_err *err) {
-    (void)self, (void)handle, (void)stream, (void)args;
-    return moe_fail(err, MOE_E_UNSUPPORTED, "comm/threads has no all_to_all_v");
-}
-static moe_status threads_p2p(void *self, void *handle, void *stream, const moe_p2p_op *ops, uint32_t n, moe_err *err) {
-    (void)self, (void)handle, (void)stream, (void)ops, (void)n;
-    return moe_fail(err, MOE_E_UNSUPPORTED, "comm/threads has no p2p");
-}
-static moe_status threads_window_create(void *self, void *handle, uint64_t bytes, moe_window *out, moe_err *err) {
-    (void)self, (void)handle, (void)bytes, (void)out;
-    return moe_fail(err, MOE_E_UNSUPPORTED, "comm/threads has no windows");
-}
-static void threads_window_destroy(void *self, moe_window *w) {
-    (void)self, (void)w;
-}
-static void threads_waiting(void *self, void *handle, char *text, uint64_t bytes) {
-    (void)self, (void)handle;
-    if (bytes) text[0] = '\0';
 }
 
 static const void *threads_extension(void *self, const char *id) {
@@ -277,6 +164,10 @@ static const moe_comm_v0 table = {.size = sizeof table,
                                   .poll = threads_poll,
                                   .waiting = threads_waiting,
                                   .extension = threads_extension};
+static const moe_option options[] = {
+    {"latency_us", "int 0..1000000", "0",
+     "microseconds that every call of a group of more than one rank takes longer, once all have come; for studying how "
+     "communication overlaps with computation"}};
 static const moe_desc desc = {.size = sizeof desc,
                               .kind = "comm",
                               .id = "threads",
@@ -285,6 +176,8 @@ static const moe_desc desc = {.size = sizeof desc,
                               .vendor = "moehost",
                               .license = "MIT",
                               .summary = "Ranks as threads of one process; collectives in shared memory, in rank order",
+                              .options = options,
+                              .n_options = sizeof options / sizeof options[0],
                               .flags = MOE_DETERMINISTIC,
                               .vtable = &table};
 static const moe_desc *const descs[] = {&desc};

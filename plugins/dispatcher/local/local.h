@@ -1,19 +1,15 @@
 /* Inside dispatcher/local: the instance, and the step calls (move.c) of its table (local.c). */
 #ifndef DISPATCHER_LOCAL_H
 #define DISPATCHER_LOCAL_H
-#include <moe/plugin.h>
+#include "ops.h"
 
 /* Constant after create. The handle of a (layer, microbatch) is slot_row [T,k] I64 at 0 and row_slot [rows.max] I64 at
- * row_slot_at, as moe.expert_rows/0 writes them. */
+ * row_slot_at, as moe.expert_rows/0 writes them. Device memory, which the host never reads: runs on any device. */
 typedef struct local {
-    const moe_device_v0 *device;
-    void *dev;
-    const moe_op *expert_rows, *permute, *unpermute;
-    moe_expert_rows_attr rows_attr;
-    moe_permute_attr permute_attr;
-    int64_t hidden, max_tokens, max_rows, top_k;
-    uint64_t row_slot_at, handle, workspace; /* bytes */
-    uint32_t n_experts, layer;
+    disp d;
+    disp_ops ops;
+    moe_expert_rows_attr sort;
+    uint64_t row_slot_at, handle; /* bytes */
 } local;
 
 moe_status local_layout(const void *self, const moe_layout_args *args, moe_err *err);

@@ -114,7 +114,7 @@ START_TEST(every_parameter_has_one_place) {
         while (hf_slab_next(t, 7, &s)) {
             ck_assert_int_eq(s.begin, covered);
             covered += s.count;
-            for (int64_t k = 0; k < s.count && t->state_layer < 0; k++) seen[s.offset + k]++;
+            for (int64_t k = 0; k < s.count && t->state_layer < 0; k++) seen[p->at[s.param].offset + s.first + k]++;
         }
         ck_assert_int_eq(covered, t->count);
     }

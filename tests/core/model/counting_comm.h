@@ -13,8 +13,9 @@ typedef struct counting_comm {
     const moe_comm_v0 *under;
     void *self;
     uint64_t reductions, elements; /* all_reduce calls; FP32 elements of them */
-    uint64_t plant_from, plant_n;  /* plant_n > 0: FP32 reductions start from zeros, but for this range of the data */
-    float plant;                   /* value of every element in it */
+    uint64_t plant_n;              /* > 0: FP32 reductions start from zeros, but for so many elements from here on */
+    const float *plant_at;
+    float plant; /* value of every element in it */
 } counting_comm;
 
 static moe_status counting_create(const moe_comm_cfg *cfg, const moe_host *host, void **self, moe_err *err) {
@@ -51,7 +52,7 @@ static moe_status counting_all_reduce(void *self, void *group, void *stream, con
         c->elements += count;
         float *data = out; /* core reduces in place */
         for (uint64_t i = 0; c->plant_n && i < count; i++)
-            data[i] = i >= c->plant_from && i - c->plant_from < c->plant_n ? c->plant : 0;
+            data[i] = data + i >= c->plant_at && data + i < c->plant_at + c->plant_n ? c->plant : 0;
     }
     return c->under->all_reduce(c->self, group, stream, in, out, count, dtype, op, err);
 }

@@ -53,7 +53,7 @@ static void starved_rank(rank_env *env) {
 
 START_TEST(C041_C045_C086_experts_without_tokens_get_zero_and_still_step) {
     rig_cfg c = rig_default();
-    c.trainer.optimizer = (optimizer_cfg){OPTIMIZER_ADAMW, 0.9F, 0.95F, 1e-8F, 0.1F, 0};
+    c.trainer.optimizer = (optimizer_cfg){OPTIMIZER_ADAMW, 0.9F, 0.95F, 1e-8F, 0.1F, 0, 0};
     c.world = (uint32_t)_i;
     ranks_run(c.world, starved_rank, &c);
 }
@@ -142,7 +142,7 @@ START_TEST(C064_C104_state_is_found_by_name_never_by_place) {
     char dir[] = "/tmp/moehost-cases-XXXXXX", path[256];
     ck_assert_ptr_nonnull(mkdtemp(dir));
     rig_cfg c = rig_default();
-    c.trainer.optimizer = (optimizer_cfg){OPTIMIZER_ADAMW, 0.9F, 0.95F, 1e-8F, 0.1F, 1};
+    c.trainer.optimizer = (optimizer_cfg){OPTIMIZER_ADAMW, 0.9F, 0.95F, 1e-8F, 0.1F, 1, 0};
     moe_err err = {.size = sizeof err};
     rig a, b;
     int64_t n = 0;

@@ -8,16 +8,9 @@
 #include "run_suite.h"
 #include "train/trainer_impl.h"
 
-static moe_status no_key(void *arg, const char *key, moe_err *err) {
-    (void)arg;
-    (void)key;
-    (void)err;
-    return MOE_OK;
-}
-
 static rig_cfg adamw(uint32_t world) {
     rig_cfg c = rig_default();
-    c.trainer.optimizer = (optimizer_cfg){OPTIMIZER_ADAMW, 0.9F, 0.95F, 1e-8F, 0.1F, 1};
+    c.trainer.optimizer = (optimizer_cfg){OPTIMIZER_ADAMW, 0.9F, 0.95F, 1e-8F, 0.1F, 1, 0};
     c.trainer.lr.lr = 3e-3;
     c.trainer.global = 8;
     c.world = world;
@@ -38,10 +31,7 @@ static void travel(rank_env *env) {
     rig_open(&r, &l->cfg, env);
     if (l->from) ck_ok(trainer_load(r.t, scratch_path(l->from), 1, err));
     for (int64_t i = 0; i < l->steps; i++) rig_step(&r, l->first + i);
-    if (env->rank == 0) {
-        ck_ok(fs_make_dirs(scratch_path(l->to), err));
-        ck_ok(trainer_save(r.t, scratch_path(l->to), no_key, NULL, err));
-    }
+    rig_save(&r, scratch_path(l->to));
     rig_close(&r);
 }
 
@@ -99,10 +89,7 @@ static void numbered(rank_env *env) {
     rig r;
     rig_open(&r, &l->cfg, env);
     for (int i = 0; i < 4; i++) fill_experts(&r, names[i]);
-    if (env->rank == 0) {
-        ck_ok(fs_make_dirs(scratch_path(l->to), err));
-        ck_ok(trainer_save(r.t, scratch_path(l->to), no_key, NULL, err));
-    }
+    rig_save(&r, scratch_path(l->to));
     rig_close(&r);
 }
 

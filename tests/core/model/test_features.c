@@ -20,9 +20,14 @@ static void one_step(rank_env *env) {
     rig r;
     rig_open(&r, &o->cfg, env);
     step_result result = rig_step(&r, 1);
+    int64_t n = 0;
+    float *gradients = rig_tensors(&r, 1, &n);
     if (env->rank == 0) {
         o->result = result;
-        o->gradients = rig_tensors(&r, 1, &o->n);
+        o->gradients = gradients;
+        o->n = n;
+    } else {
+        free(gradients);
     }
     rig_close(&r);
 }

@@ -32,7 +32,7 @@ static rig_cfg large(const char *precision) {
                                   .norm_eps = 1e-6F,
                                   .init_std = 0.05F,
                                   .seed = 3};
-    c.trainer.optimizer = (optimizer_cfg){OPTIMIZER_ADAMW, 0.9F, 0.95F, 1e-8F, 0.1F, 1};
+    c.trainer.optimizer = (optimizer_cfg){OPTIMIZER_ADAMW, 0.9F, 0.95F, 1e-8F, 0.1F, 1, 0};
     c.trainer.lr.lr = 1e-3;
     c.trainer.global = 8;
     c.router[0] = (moe_kv){"expert_bias", "true"};
@@ -169,7 +169,7 @@ START_TEST(a_step_allocates_nothing) {
     int alone = _i < 2;
     c.precision = precisions[_i % 2];
     c.threads = alone ? "1" : "3";
-    c.trainer.optimizer = (optimizer_cfg){OPTIMIZER_ADAMW, 0.9F, 0.95F, 1e-8F, 0.1F, 1};
+    c.trainer.optimizer = (optimizer_cfg){OPTIMIZER_ADAMW, 0.9F, 0.95F, 1e-8F, 0.1F, 1, 0};
     c.router[0] = (moe_kv){"expert_bias", "true"};
     rig r;
     rig_open(&r, &c, NULL);

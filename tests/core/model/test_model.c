@@ -11,7 +11,7 @@
 START_TEST(loss_falls) {
     rig_cfg c = rig_default();
     c.precision = _i ? "bf16" : "fp32";
-    c.trainer.optimizer = (optimizer_cfg){OPTIMIZER_ADAMW, 0.9F, 0.95F, 1e-8F, 0.1F, 1};
+    c.trainer.optimizer = (optimizer_cfg){OPTIMIZER_ADAMW, 0.9F, 0.95F, 1e-8F, 0.1F, 1, 0};
     c.trainer.lr.lr = 3e-3;
     rig r;
     rig_open(&r, &c, NULL);
@@ -214,9 +214,14 @@ static void ordered_rank(rank_env *env) {
     c->status[env->rank] = rig_try_open(&r, &own, env, err);
     if (c->status[env->rank]) return;
     double loss = rig_step(&r, 1).loss;
+    int64_t n = 0;
+    float *gradients = rig_tensors(&r, 1, &n);
     if (env->rank == 0) {
         c->loss = loss;
-        c->gradients = rig_tensors(&r, 1, &c->n);
+        c->gradients = gradients;
+        c->n = n;
+    } else {
+        free(gradients);
     }
     rig_close(&r);
 }

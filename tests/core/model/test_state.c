@@ -13,7 +13,7 @@ enum { EXPERT_W1 = 2 * 24 * 32 };
 static rig_cfg adamw(const char *precision) {
     rig_cfg c = rig_default();
     c.precision = precision;
-    c.trainer.optimizer = (optimizer_cfg){OPTIMIZER_ADAMW, 0.9F, 0.95F, 1e-8F, 0.1F, 1};
+    c.trainer.optimizer = (optimizer_cfg){OPTIMIZER_ADAMW, 0.9F, 0.95F, 1e-8F, 0.1F, 1, 0};
     c.trainer.lr.lr = 3e-3;
     c.router[0] = (moe_kv){"expert_bias", "true"};
     c.router[1] = (moe_kv){"aux_coef", "0.01"};

@@ -89,7 +89,12 @@ static const moe_device_v0 fake_device = {.size = sizeof fake_device,
                                           .destroy = fake_destroy,
                                           .info = fake_info,
                                           .free = fake_free};
-static const moe_comm_v0 fake_comm = {.size = sizeof fake_comm, .create = fake_comm_create, .destroy = fake_destroy};
+static void fake_comm_abort(void *self, const char *reason) {
+    (void)self;
+    (void)reason;
+}
+static const moe_comm_v0 fake_comm = {
+    .size = sizeof fake_comm, .create = fake_comm_create, .destroy = fake_destroy, .abort = fake_comm_abort};
 static const moe_precision_v0 fake_precision = {
     .size = sizeof fake_precision, .create = fake_precision_create, .destroy = fake_destroy, .needs = fake_needs};
 static const moe_scheduler_v0 fake_scheduler = {

@@ -132,9 +132,10 @@ START_TEST(operations_that_a_device_lacks_are_all_named) {
     const mesh alone = {{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}};
     const mesh_groups none = {0};
     const model_place place = {&alone, 0, 0, &none};
+    const model_use use = {.arenas = PARAMS_WEIGHTS};
     fake_set_init(&s, -1, NULL);
     check_ok(parts_create(&p, &s.cfg, err));
-    check_fails(model_create(&m, &cfg, &place, p, PARAMS_WEIGHTS, err), MOE_E_UNSUPPORTED,
+    check_fails(model_create(&m, &cfg, &place, p, &use, err), MOE_E_UNSUPPORTED,
                 "device/fake lacks the operations: " MOE_OP_ATTENTION " " MOE_OP_SGD);
     ck_assert_ptr_null(m);
     parts_destroy(p);

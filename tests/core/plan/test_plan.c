@@ -160,11 +160,105 @@ START_TEST(buffers_without_bytes_or_uses_take_no_room) {
 }
 END_TEST
 
+/* ---- a plain search ---- */
+/* A step of several microbatches: each makes buffers that live for a while, some to its end, some of every size, on
+ * several lanes; a few live through the whole step. */
+static graph *long_step(draw *d, uint32_t n_nodes, uint32_t n_lanes) {
+    enum { KEPT = 24 };
+    graph *g = graph_create();
+    buf_id kept[KEPT], whole = graph_buffer_add(g, 4096, "whole");
+    for (int i = 0; i < KEPT; i++) kept[i] = BUF_NONE;
+    for (uint32_t n = 0; n < n_nodes; n++) {
+        moe_sched_node info = random_info("n", (int32_t)draw_below(d, n_lanes));
+        uint32_t node = graph_node_add(g, &info, random_nothing, NULL, NULL, 0);
+        for (uint32_t i = draw_below(d, 3); i-- > 0;) graph_reads(g, node, kept[draw_below(d, KEPT)]);
+        buf_id *made = &kept[draw_below(d, KEPT)];
+        *made = graph_buffer_add(g, draw_below(d, 5) ? 1 + draw_below(d, 3000) : 1024, "b%u", n);
+        graph_writes(g, node, *made);
+        if (n % 50 == 0) graph_writes(g, node, whole);
+    }
+    check_ok(graph_finish(g, err));
+    return g;
+}
+
+typedef struct plain_life {
+    uint32_t buf, first, last[MOE_LANES];
+    uint64_t bytes, off, end;
+} plain_life;
+
+static int plain_over(const plain_life *a, const plain_life *b, const lanes *l) {
+    int over = 1;
+    for (int i = 0; i < MOE_LANES; i++) over &= a->last[i] <= lanes_before(l, b->first)[i];
+    return over;
+}
+static int by_size(const void *x, const void *y) {
+    const plain_life *a = x, *b = y;
+    if (a->bytes != b->bytes) return a->bytes < b->bytes ? 1 : -1;
+    return a->buf < b->buf ? -1 : 1;
+}
+static int by_offset(const void *x, const void *y) {
+    const plain_life *const *a = x, *const *b = y;
+    return (*a)->off < (*b)->off ? -1 : (*a)->off > (*b)->off;
+}
+
+/* Each buffer, largest first, at the lowest offset that all that it may meet leave free. */
+static plain_life *plain_plan(const graph *g, const lanes *l, const uint32_t *order, uint64_t align) {
+    plain_life *all = calloc(g->n_buffers, sizeof *all), **met = malloc(g->n_buffers * sizeof(plain_life *));
+    for (uint32_t i = 0; i < g->n_buffers; i++)
+        all[i] =
+            (plain_life){.buf = i, .first = UINT32_MAX, .bytes = (g->buffers[i].bytes + align - 1) / align * align};
+    for (uint32_t i = 0; i < g->n_nodes; i++)
+        for (uint32_t u = g->use_start[order[i]]; u < g->use_start[order[i] + 1]; u++) {
+            plain_life *b = &all[g->use[u]];
+            if (b->first == UINT32_MAX) b->first = order[i];
+            b->last[g->nodes[order[i]].info.lane] = l->pos[order[i]];
+        }
+    qsort(all, g->n_buffers, sizeof *all, by_size);
+    for (uint32_t i = 0; i < g->n_buffers; i++) {
+        uint32_t n = 0;
+        for (uint32_t k = 0; k < i; k++)
+            if (!plain_over(&all[k], &all[i], l) && !plain_over(&all[i], &all[k], l)) met[n++] = &all[k];
+        qsort(met, n, sizeof(plain_life *), by_offset);
+        for (uint32_t k = 0; k < n && met[k]->off < all[i].off + all[i].bytes; k++)
+            if (met[k]->end > all[i].off) all[i].off = met[k]->end;
+        all[i].end = all[i].off + all[i].bytes;
+    }
+    free(met);
+    return all;
+}
+
+START_TEST(plans_are_those_of_a_plain_search) {
+    draw d = {(uint64_t)_i + 77};
+    const uint32_t n_nodes = 20u << _i;
+    graph *g = long_step(&d, n_nodes, 1 + (uint32_t)_i % 3);
+    uint32_t *order = malloc(n_nodes * sizeof *order);
+    uint64_t bytes = 0, want = 0;
+    lanes l;
+    for (uint32_t i = 0; i < n_nodes; i++) order[i] = i;
+    check_ok(lanes_init(&l, g, order, err));
+    check_ok(plan_memory(g, &l, order, 64, 0, &bytes, err));
+    plain_life *plain = plain_plan(g, &l, order, 64);
+    for (uint32_t i = 0; i < g->n_buffers; i++) {
+        const graph_buffer *b = &g->buffers[plain[i].buf];
+        if (b->off != plain[i].off)
+            ck_abort_msg("buffer %s of %u nodes is at %llu, by plain search at %llu", b->name, n_nodes,
+                         (unsigned long long)b->off, (unsigned long long)plain[i].off);
+        if (plain[i].end > want) want = plain[i].end;
+    }
+    ck_assert_uint_eq(bytes, want);
+    free(plain);
+    free(order);
+    lanes_free(&l);
+    graph_destroy(g);
+}
+END_TEST
+
 int main(void) {
     TCase *t = tcase_create("plan");
     tcase_add_loop_test(t, random_plans_share_only_what_never_lives_at_once, 0, 6);
     tcase_add_test(t, a_chain_needs_two_buffers);
     tcase_add_loop_test(t, lanes_that_do_not_wait_share_nothing, 0, 2);
     tcase_add_test(t, buffers_without_bytes_or_uses_take_no_room);
+    tcase_add_loop_test(t, plans_are_those_of_a_plain_search, 0, 8);
     return run_suite("plan", t);
 }

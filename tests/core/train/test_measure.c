@@ -32,11 +32,11 @@ static void open_watched(rig *r, const rig_cfg *c) {
 static rig_cfg adamw(const char *precision) {
     rig_cfg c = rig_default();
     c.precision = precision;
-    c.trainer.optimizer = (optimizer_cfg){OPTIMIZER_ADAMW, 0.9F, 0.95F, 1e-8F, 0.1F, 1};
+    c.trainer.optimizer = (optimizer_cfg){OPTIMIZER_ADAMW, 0.9F, 0.95F, 1e-8F, 0.1F, 1, 0};
     return c;
 }
 
-enum { CLASSES = 3, HYPER = 16 + 8 }; /* nodes of the optimiser; hyper and stats of each */
+enum { BUCKETS = 4, HYPER = 16 + 8 }; /* nodes of the optimiser; hyper and stats of each */
 
 START_TEST(adamw_reads_four_numbers_an_element_and_writes_three) {
     rig_cfg c = adamw("fp32");
@@ -44,8 +44,8 @@ START_TEST(adamw_reads_four_numbers_an_element_and_writes_three) {
     open_watched(&r, &c);
     uint64_t elements = trainer_memory_of(r.t).params / (4 * sizeof(float));
     ck_assert_uint_eq(trainer_memory_of(r.t).weights, elements * sizeof(float));
-    ck_assert_uint_eq(bytes_of(&r, "adamw.update"), 28 * elements + CLASSES * HYPER);
-    ck_assert_uint_eq(bytes_of(&r, "sumsq.update"), 4 * elements + CLASSES * sizeof(double));
+    ck_assert_uint_eq(bytes_of(&r, "adamw.update"), 28 * elements + BUCKETS * HYPER);
+    ck_assert_uint_eq(bytes_of(&r, "sumsq.update"), 4 * elements + BUCKETS * sizeof(double));
     rig_close(&r);
 }
 END_TEST
@@ -56,7 +56,7 @@ START_TEST(adamw_writes_copies_too) {
     open_watched(&r, &c);
     const model *m = r.t->model;
     uint64_t elements = (uint64_t)m->params.begin[PARAM_CLASSES], linear = (uint64_t)m->params.begin[PARAM_LINEAR + 1];
-    ck_assert_uint_eq(bytes_of(&r, "adamw.update"), 28 * elements + 2 * linear + CLASSES * HYPER);
+    ck_assert_uint_eq(bytes_of(&r, "adamw.update"), 28 * elements + 2 * linear + BUCKETS * HYPER);
     ck_assert_uint_eq(trainer_memory_of(r.t).weights, 4 * (elements - linear) + 2 * linear);
     rig_close(&r);
 }
@@ -67,7 +67,7 @@ START_TEST(sgd_reads_two_numbers_an_element_and_writes_one) {
     rig r;
     open_watched(&r, &c);
     uint64_t elements = trainer_memory_of(r.t).params / (2 * sizeof(float));
-    ck_assert_uint_eq(bytes_of(&r, "sgd.update"), 12 * elements + CLASSES * HYPER);
+    ck_assert_uint_eq(bytes_of(&r, "sgd.update"), 12 * elements + BUCKETS * HYPER);
     rig_close(&r);
 }
 END_TEST

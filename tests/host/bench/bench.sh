@@ -105,7 +105,7 @@ for list in '' ',' '1,' ',1' '1,,2' 0 -1 1.5 two '1;2' 1025 '1,1' '1 2' 99999999
     grep -q '^moehost bench: --threads: ' err.txt || { cat err.txt >&2; fail "--threads '$list': no reason"; }
 done
 expect 2 "$moehost" bench
-grep -q 'RECIPE... is missing' err.txt || fail "no recipe: no reason"
+grep -q 'RECIPE.* is missing' err.txt || fail "no recipe: no reason"
 expect 2 "$moehost" bench tiny.ini absent.ini --threads 1
 grep -q 'absent.ini' err.txt || fail "the unreadable recipe is not named"
 grep -q '^bench' err.txt && fail "something ran before"

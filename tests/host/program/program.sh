@@ -79,6 +79,24 @@ done
 grep '"name":"step"' out.txt | grep -q '"fraction":0\.' || fail "the step has no fraction of the peak"
 ! grep '"name":"other.time"' out.txt | grep -v '"value":0\.' || fail "nodes of the model belong to no part"
 
+echo "- bench dispatch: every dispatcher sends what its formula says, beside a copy of the rows that land"
+expect 0 "$moehost" bench dispatch --tokens 19 --hidden 24 --top-k 3 --experts 8 --node-size 2 --runs 1 --steps 1 --json
+for id in deepep hier alltoall allgather; do
+    for name in copy layout dispatch combine; do
+        grep -q "^{\"name\":\"$id.$name\",\"value\":[0-9.e+-]*,\"unit\":\"M*[a-z/]*\"" out.txt || fail "no $id.$name"
+    done
+    grep "\"$id.dispatch\"" out.txt | grep -q '"fraction":' || fail "$id.dispatch has no fraction of the copy"
+    [ "$id" = allgather ] && continue
+    for way in dispatch combine; do
+        grep "\"$id.$way.sent\"" out.txt | grep -q '"fraction":1.0000' || fail "$id.$way.sent is not the formula"
+    done
+done
+grep '"hier.dispatch.sent_far"' out.txt | grep -q '"fraction":1.0000' || fail "hier sends more than one row a node"
+expect 2 "$moehost" bench dispatch --experts 6
+grep -q 'experts 6 is no multiple of --ranks 4' err.txt || fail "no reason why 6 experts do not fit"
+expect 2 "$moehost" bench tiny.ini --tokens 3
+grep -q 'tokens is an option of bench dispatch' err.txt || fail "an option without effect is taken"
+
 echo "- a run directory is not overwritten by accident"
 expect 2 "$moehost" run tiny.ini --out whole
 grep -q 'resume' err.txt || fail "the refusal does not say what to do"

@@ -40,9 +40,25 @@ static void check_text(const char *expected) {
 }
 
 START_TEST(one_object_a_step_in_the_order_of_the_contract) {
-    static const char *const names[] = {"step",      "tokens",  "loss",           "aux_loss",     "z_loss",  "lr",
-                                        "grad_norm", "step_ms", "tokens_per_s",   "model_gflops", "mfu",     "dropped",
-                                        "imbalance", "dead",    "router_entropy", "peak_bytes",   "val_loss"};
+    static const char *const names[] = {"step",
+                                        "tokens",
+                                        "loss",
+                                        "aux_loss",
+                                        "z_loss",
+                                        "lr",
+                                        "grad_norm",
+                                        "step_ms",
+                                        "tokens_per_s",
+                                        "model_gflops",
+                                        "mfu",
+                                        "dropped",
+                                        "imbalance",
+                                        "dead",
+                                        "router_entropy",
+                                        "dispatch_bytes",
+                                        "dispatch_far_bytes",
+                                        "peak_bytes",
+                                        "val_loss"};
     metrics_row row = {.step = INT64_MAX};
     char line[METRICS_LINE];
 #define SET_EXTREME(name, type) METRICS_SET(&row, name, (type)(-1.2345678901234567e-300 * (sizeof(type) == 8)));

@@ -1,4 +1,5 @@
 /* Dispatchers: rows in order of experts and back, on one rank, on ranks by themselves, and over ranks. */
+#include <stdio.h>
 #include <string.h>
 
 #include "runs.h"
@@ -45,14 +46,51 @@ END_TEST
 
 /* Experts 0 and 1 live on rank 0, 2 and 3 on rank 1. */
 START_TEST(over_two_ranks) {
+    static const char *const which[] = {"dispatcher/" ODD " --ranks 2", "dispatcher/allgather --ranks 2",
+                                        "dispatcher/alltoall --ranks 2"};
     put(two);
-    probe_well("dispatcher/" ODD " --ranks 2");
+    probe_well(which[_i]);
     want_i64("rank.0.counts", I64(2, 2), 2);
     want_floats("rank.0.rows", F32(1, 2, 5, 6, 3, 4, 10, 20), 8, 0);
     want_i64("rank.1.counts", I64(0, 2), 2);
     want_floats("rank.1.rows", F32(1, 2, 10, 20), 4, 0);
     want_floats("rank.0.combined", F32(0.75f, 1.5f, 6, 8, 5, 6), 6, 0);
     want_floats("rank.1.combined", F32(20, 40, 0, 0), 4, 0);
+}
+END_TEST
+
+/* Both ranks have all experts, each a half: rows go to both, with padding to 3, and their sums come back. */
+START_TEST(over_ranks_that_share_experts) {
+    put(two);
+    probe_well(_i ? "dispatcher/alltoall --ranks 2 --etp 2 --min-rows 3 --experts 4"
+                  : "dispatcher/allgather --ranks 2 --etp 2 --min-rows 3 --experts 4");
+    for (int rank = 0; rank < 2; rank++) {
+        char counts[32], rows[32];
+        snprintf(counts, sizeof counts, "rank.%d.counts", rank);
+        snprintf(rows, sizeof rows, "rank.%d.rows", rank);
+        want_i64(counts, I64(2, 2, 0, 2), 4);
+        want_floats(rows, F32(1, 2, 5, 6, 0, 0, 3, 4, 10, 20, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 10, 20, 0, 0), 24, 0);
+    }
+    want_floats("rank.0.combined", F32(0.75f, 1.5f, 6, 8, 5, 6), 6, 0);
+    want_floats("rank.1.combined", F32(20, 40, 0, 0), 4, 0);
+    if (_i) want_i64("rank.0.sent", I64(4 * 12, 2 * 8), 2); /* 4 rows of 8 and 4 bytes; the other's 2 rows back */
+}
+END_TEST
+
+/* Rank 0 takes 3 of 4 rows: the last of expert 1, which is rank 1's, is dropped. */
+START_TEST(rows_over_the_limit) {
+    char says[4096];
+    put(two);
+    probe_well(_i ? "dispatcher/alltoall --ranks 2 --recv-rows 3 --overflow drop"
+                  : "dispatcher/allgather --ranks 2 --recv-rows 3 --overflow drop");
+    want_i64("rank.0.counts", I64(2, 1), 2);
+    want_floats("rank.0.rows", F32(1, 2, 5, 6, 3, 4), 6, 0);
+    want_floats("rank.1.combined", F32(15, 30, 0, 0), 4, 0);
+    int code = probe(_i ? "dispatcher/alltoall --ranks 2 --recv-rows 3 --in in.safetensors --out o.safetensors"
+                        : "dispatcher/allgather --ranks 2 --recv-rows 3 --in in.safetensors --out o.safetensors",
+                     says);
+    ck_assert_msg(code == 1 && strstr(says, "layer 0: ep rank 0 needs 4 rows (aligned to 1), recv_rows is 3"), "%d: %s",
+                  code, says);
 }
 END_TEST
 
@@ -103,7 +141,9 @@ TCase *dispatcher_tests(void) {
     tcase_add_loop_test(t, a_round_trip_on_one_rank, 0, 2);
     tcase_add_test(t, aligned_rows_are_padded_with_zeros);
     tcase_add_test(t, ranks_by_themselves);
-    tcase_add_test(t, over_two_ranks);
+    tcase_add_loop_test(t, over_two_ranks, 0, 3);
+    tcase_add_loop_test(t, over_ranks_that_share_experts, 0, 2);
+    tcase_add_loop_test(t, rows_over_the_limit, 0, 2);
     tcase_add_test(t, bf16_rows_keep_their_type);
     tcase_add_test(t, no_tokens_and_no_choices);
     tcase_add_test(t, a_rank_that_fails_ends_all);

@@ -300,6 +300,8 @@ START_TEST(local_over_ranks) {
     ck_assert_msg(code == 2 && strstr(says, "--experts 3 is no multiple of the 2 ranks"), "%d: %s", code, says);
     code = probe("dispatcher/local --ranks 2 --ep 3 --in in.safetensors --out out.safetensors", says);
     ck_assert_msg(code == 2 && strstr(says, "--ep 3 does not divide --ranks 2"), "%d: %s", code, says);
+    code = probe("dispatcher/local --ranks 2 --ep 2 --etp 2 --in in.safetensors --out out.safetensors", says);
+    ck_assert_msg(code == 2 && strstr(says, "--ep 2 times --etp 2 does not divide --ranks 2"), "%d: %s", code, says);
 }
 END_TEST
 

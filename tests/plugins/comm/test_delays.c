@@ -148,6 +148,84 @@ START_TEST(C042_ranks_without_tokens_join_every_call) {
 }
 END_TEST
 
+/* ---- every token to one expert ---- */
+
+/* Ranks other than 0 get no rows, and give none back; in every fourth round nobody has any. */
+typedef struct skew_rank {
+    empty_case *k;
+    void *self, *group;
+    uint32_t r, round;
+    int32_t own[MOST_TOKENS], all[EXPERT_RANKS * MOST_TOKENS], back[MOST_TOKENS];
+    moe_err err;
+} skew_rank;
+
+/* Rows to rank 0 by all_to_all_v, and back as messages in odd rounds. */
+static moe_status skew_round(skew_rank *e, dice *d) {
+    const moe_comm_v0 *c = e->k->w.c;
+    uint64_t at[EXPERT_RANKS], own_bytes[EXPERT_RANKS] = {0}, all_bytes[EXPERT_RANKS] = {0};
+    const uint64_t zero[EXPERT_RANKS] = {0};
+    for (uint32_t i = 0; i < EXPERT_RANKS; i++) {
+        at[i] = i * sizeof e->own;
+        if (e->r == 0) all_bytes[i] = (uint64_t)tokens_of(i, e->round) * 4;
+    }
+    own_bytes[0] = (uint64_t)tokens_of(e->r, e->round) * 4;
+    for (int i = 0; i < MOST_TOKENS; i++) e->own[i] = row_value(e->r, e->round, i);
+    const moe_a2a_args there = {.size = sizeof there,
+                                .in = e->own,
+                                .out = e->all,
+                                .in_at = zero,
+                                .in_bytes = own_bytes,
+                                .out_at = at,
+                                .out_bytes = all_bytes};
+    const moe_a2a_args back = {.size = sizeof back,
+                               .in = e->all,
+                               .out = e->back,
+                               .in_at = at,
+                               .in_bytes = all_bytes,
+                               .out_at = zero,
+                               .out_bytes = own_bytes};
+    moe_p2p_op ops[EXPERT_RANKS + 1] = {{.buf = e->back, .bytes = own_bytes[0], .peer = 0, .receive = 1}};
+    for (uint32_t i = 0; i < EXPERT_RANKS; i++)
+        ops[i + 1] = (moe_p2p_op){.buf = (char *)e->all + at[i], .bytes = all_bytes[i], .peer = i};
+    pause_some(d);
+    watch_enter(&e->k->w, e->r, 0, e->round, "dispatch");
+    moe_status s = c->all_to_all_v(e->self, e->group, NULL, &there, &e->err);
+    for (uint32_t i = 0; i < EXPERT_RANKS * MOST_TOKENS && s == MOE_OK; i++) e->all[i] = -e->all[i];
+    pause_some(d);
+    watch_enter(&e->k->w, e->r, 0, e->round, "combine");
+    if (s == MOE_OK)
+        s = e->round & 1 ? c->p2p(e->self, e->group, NULL, ops, e->r == 0 ? EXPERT_RANKS + 1 : 1, &e->err)
+                         : c->all_to_all_v(e->self, e->group, NULL, &back, &e->err);
+    for (int64_t i = 0; i < tokens_of(e->r, e->round) && s == MOE_OK; i++)
+        if (e->back[i] != -e->own[i]) e->k->faults++;
+    return s;
+}
+
+static void skew_main(rank_env *env) {
+    empty_case *k = env->arg;
+    skew_rank e = {.k = k, .r = env->rank, .err.size = sizeof(moe_err)};
+    dice d = dice_new(4200 + env->rank);
+    e.self = threads_open(env, k->w.c);
+    watch_instance(&k->w, e.r, e.self);
+    e.group = threads_group(k->w.c, e.self, "ep");
+    moe_status s = MOE_OK;
+    for (; e.round < ROUNDS && s == MOE_OK; e.round++) s = skew_round(&e, &d);
+    if (s != MOE_OK) k->faults++;
+    watch_instance(&k->w, e.r, NULL);
+    k->w.c->destroy(e.self);
+}
+
+START_TEST(C042_every_token_to_one_expert_leaves_no_one_waiting) {
+    static empty_case k;
+    k.w.c = threads_table();
+    k.w.limit_ms = 5000;
+    watch_start(&k.w);
+    ranks_run(EXPERT_RANKS, skew_main, &k);
+    ck_assert_msg(!watch_stop(&k.w), "%s", k.w.text);
+    ck_assert_int_eq(k.faults, 0);
+}
+END_TEST
+
 /* ---- two groups on two streams ---- */
 
 enum { DP, EP, ELEMENTS = 257 };
@@ -303,6 +381,7 @@ Suite *suite_delays(void) {
     Suite *s = suite_create("comm/threads delays");
     TCase *t = tcase_create("all");
     tcase_add_test(t, C042_ranks_without_tokens_join_every_call);
+    tcase_add_test(t, C042_every_token_to_one_expert_leaves_no_one_waiting);
     tcase_add_test(t, C084_two_groups_in_opposite_orders_on_two_streams);
     tcase_add_test(t, C084_on_one_stream_they_stall_until_the_abort);
     suite_add_tcase(s, t);

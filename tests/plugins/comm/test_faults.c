@@ -216,9 +216,9 @@ static void mismatch_rank(rank_env *env) {
 
 START_TEST(calls_that_differ_fail_on_all_ranks_with_both_values) {
     static const char *const texts[] = {
-        "group dp: rank 0 calls all_reduce (sum) of 10 F32, rank 2 calls all_reduce (sum) of 12 F32",
-        "rank 0 calls all_reduce (sum) of 10 F32, rank 2 calls all_reduce (sum) of 10 BF16",
-        "rank 0 calls all_reduce (sum) of 10 F32, rank 2 calls all_reduce (max) of 10 F32",
+        "group dp: rank 0 calls all_reduce of 10 F32 (sum), rank 2 calls all_reduce of 12 F32 (sum)",
+        "rank 0 calls all_reduce of 10 F32 (sum), rank 2 calls all_reduce of 10 BF16 (sum)",
+        "rank 0 calls all_reduce of 10 F32 (sum), rank 2 calls all_reduce of 10 F32 (max)",
         "rank 0 calls all_gather of 3 U8, rank 2 calls barrier",
         "rank 0 calls broadcast of 5 F32 from 0, rank 2 calls broadcast of 5 F32 from 1",
         "group world: rank 0 calls group_split \"ep\", rank 2 calls group_split \"tp\""};
@@ -263,10 +263,10 @@ static void bad_arg_rank(rank_env *env) {
 }
 
 START_TEST(a_bad_argument_of_one_rank_ends_all_with_its_text) {
-    static const char *const texts[] = {"group dp: rank 1: all_reduce: dtype has no reduction",
+    static const char *const texts[] = {"group dp: rank 1: all_reduce: dtype U8 has no reduction",
                                         "rank 1: all_reduce: unknown op",
                                         "rank 1: all_reduce: in and out overlap",
-                                        "rank 1: broadcast: root is not below the group's size",
+                                        "rank 1: broadcast: root 2 is not below the group's size, 2",
                                         "rank 1: all_gather: group is NULL",
                                         "rank 1: all_gather: buffer is NULL"};
     fault_case k = {.c = threads_table(), .which = _i};

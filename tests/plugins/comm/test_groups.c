@@ -1,5 +1,5 @@
-/* comm/threads: sub-groups at the same time, ranks that come in any order and late, thousands of calls back to back,
- * many instances in one process. */
+/* comm/threads: splits into uneven colors and again, sub-groups at the same time, ranks that come in any order and
+ * late, thousands of calls back to back, many instances in one process. */
 #include "threads_case.h"
 
 typedef struct group_case {
@@ -111,9 +111,88 @@ START_TEST(instances_do_not_know_each_other) {
 }
 END_TEST
 
+/* ---- splits ---- */
+
+/* Colors of 8 ranks: three groups of 3, 2 and 2 ranks, one rank in none. */
+static const uint32_t colors[8] = {7, 0, 7, MOE_NO_GROUP, UINT32_MAX - 1, 0, 7, UINT32_MAX - 1};
+
+/* The split of g again, by odd and even places; the last place of three or more is out. */
+static void split_again(group_case *k, rank_env *env, void *self, void *g, const uint32_t *members, uint32_t count,
+                        uint32_t at) {
+    const moe_comm_v0 *c = k->c;
+    moe_err err = {.size = sizeof err};
+    void *half = &err;
+    uint32_t n = 0, index = 99, all[4] = {0};
+    const int out = count > 2 && at == count - 1;
+    COUNT_UNLESS(k->faults, c->group_split(self, g, "half", out ? MOE_NO_GROUP : at % 2, &half, &err) == MOE_OK);
+    COUNT_UNLESS(k->faults, out == (half == NULL));
+    if (out) return;
+    COUNT_UNLESS(k->faults, c->group_info(self, half, &n, &index, &err) == MOE_OK && n == 1 && index == 0);
+    COUNT_UNLESS(k->faults, c->all_gather(self, half, NULL, &env->rank, all, 1, MOE_I32, &err) == MOE_OK);
+    COUNT_UNLESS(k->faults, all[0] == members[at]);
+    c->group_destroy(self, half);
+}
+
+static void uneven_rank(rank_env *env) {
+    group_case *k = env->arg;
+    const moe_comm_v0 *c = k->c;
+    const uint32_t r = env->rank;
+    void *self = threads_open(env, c), *g = &k;
+    moe_err err = {.size = sizeof err};
+    uint32_t members[8], count = 0, at = 0, n = 0, index = 99, all[8] = {0};
+    for (uint32_t i = 0; i < 8; i++) {
+        if (i == r) at = count;
+        if (colors[i] == colors[r]) members[count++] = i;
+    }
+    COUNT_UNLESS(k->faults, c->group_split(self, NULL, "uneven", colors[r], &g, &err) == MOE_OK);
+    COUNT_UNLESS(k->faults, (colors[r] == MOE_NO_GROUP) == (g == NULL));
+    if (g) {
+        COUNT_UNLESS(k->faults, c->group_info(self, g, &n, &index, &err) == MOE_OK && n == count && index == at);
+        COUNT_UNLESS(k->faults, c->all_gather(self, g, NULL, &r, all, 1, MOE_I32, &err) == MOE_OK);
+        COUNT_UNLESS(k->faults, memcmp(all, members, count * sizeof *all) == 0);
+        split_again(k, env, self, g, members, count, at);
+    } else
+        COUNT_UNLESS(k->faults, c->group_info(self, g, &n, &index, &err) == MOE_E_ARG && c->poll(self, &err) == MOE_OK);
+    void *none = &k; /* nobody joins */
+    COUNT_UNLESS(k->faults, c->group_split(self, NULL, "none", MOE_NO_GROUP, &none, &err) == MOE_OK && none == NULL);
+    c->destroy(self);
+}
+
+START_TEST(splits_into_uneven_colors_and_again) {
+    group_case k = {.c = threads_table()};
+    for (int i = 0; i < 5; i++) ranks_run(8, uneven_rank, &k);
+    ck_assert_int_eq(k.faults, 0);
+}
+END_TEST
+
+/* A mesh of many ranks: neighbours, strided, all alone, in three calls. */
+static void crowd_rank(rank_env *env) {
+    group_case *k = env->arg;
+    const uint32_t r = env->rank, half = env->world / 2;
+    void *self = threads_open(env, k->c), *g[3] = {NULL};
+    moe_err err = {.size = sizeof err};
+    const uint32_t axes[3] = {r / 2, r % half, r};
+    int64_t x = r, y[3] = {-1, -1, -1};
+    for (int i = 0; i < 3; i++) {
+        COUNT_UNLESS(k->faults, k->c->group_split(self, NULL, "axis", axes[i], &g[i], &err) == MOE_OK);
+        COUNT_UNLESS(k->faults, !k->c->all_reduce(self, g[i], NULL, &x, &y[i], 1, MOE_I64, MOE_SUM, &err));
+    }
+    COUNT_UNLESS(k->faults, y[0] == (int64_t)(r & ~1u) * 2 + 1 && y[1] == (int64_t)(r % half) * 2 + half && y[2] == x);
+    k->c->destroy(self);
+}
+
+START_TEST(splits_of_many_ranks) {
+    group_case k = {.c = threads_table()};
+    ranks_run(RANKS_MAX, crowd_rank, &k);
+    ck_assert_int_eq(k.faults, 0);
+}
+END_TEST
+
 Suite *suite_groups(void) {
     Suite *s = suite_create("comm/threads groups");
     TCase *t = tcase_create("all");
+    tcase_add_test(t, splits_into_uneven_colors_and_again);
+    tcase_add_test(t, splits_of_many_ranks);
     tcase_add_test(t, sub_groups_work_at_the_same_time);
     tcase_add_test(t, C085_ranks_start_in_any_order_and_late);
     tcase_add_test(t, a_thousand_calls_back_to_back);

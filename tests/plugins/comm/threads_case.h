@@ -1,5 +1,6 @@
-/* What the test files of comm/threads share: opening an instance on a rank, and checks that threads may make
- * cheaply (Check writes a message at every ck_assert, so loops count faults and assert once). */
+/* What the test files of comm/threads, some of which comm/mpi runs too, share: opening an instance on a rank, and
+ * checks that threads may make cheaply (Check writes a message at every ck_assert, so loops count faults and assert
+ * once). */
 #ifndef TESTS_THREADS_CASE_H
 #define TESTS_THREADS_CASE_H
 #include <moe/plugin.h>
@@ -7,7 +8,7 @@
 #include "ranks.h"
 
 static inline const moe_comm_v0 *threads_table(void) {
-    return plugin_open("comm", "threads")->vtable;
+    return plugin_open("comm", COMM_UNDER_TEST)->vtable;
 }
 
 /* This rank's instance; fails the test when there is none. */
@@ -43,7 +44,19 @@ static inline dice dice_new(uint64_t key) {
     return (dice){(key + 1) * 0x9e3779b97f4a7c15ull | 1};
 }
 
+/* Counts in faults, and tells the first ones; for threads. */
+#define COUNT_UNLESS(faults, right)                                                         \
+    do {                                                                                    \
+        if (!(right) && (faults)++ < 5)                                                     \
+            fprintf(stderr, "%s:%d, rank %u: %s\n", __FILE__, __LINE__, env->rank, #right); \
+    } while (0)
+
 Suite *suite_collectives(void);
+Suite *suite_exchange(void);
+Suite *suite_messages(void);
+Suite *suite_windows(void);
+Suite *suite_waiting(void);
+Suite *suite_ends(void);
 Suite *suite_groups(void);
 Suite *suite_faults(void);
 Suite *suite_delays(void);

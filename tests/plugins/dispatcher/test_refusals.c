@@ -109,7 +109,7 @@ START_TEST(misfits_are_refused_with_text) {
     c.rows.groups = 4;
     c.rows.max = 9;
     ck_assert_int_eq(local_layout_run(&c), MOE_E_ARG);
-    ck_assert_str_eq(c.err.msg, "layer 0: rows.max is 9, the handle holds 0 to 8");
+    ck_assert_str_eq(c.err.msg, "layer 0: rows.max is 9, want 0 to 8");
     c.rows.max = 8;
     ck_assert_int_eq(local_layout_run(&c), MOE_OK);
     ck_assert_int_eq(c.rows.host_total, -1);

@@ -44,6 +44,18 @@ static inline int64_t cpu_find_i64(const int64_t *v, int64_t n, int64_t lo, int6
     return -1;
 }
 
+/* ---- a part of a vocabulary ---- */
+/* The words of a table of `rows` rows: attr, or all of them where it is NULL. */
+static inline moe_status cpu_vocabulary(const void *attr, const char *op, int64_t rows, moe_vocabulary_attr *out,
+                                        moe_err *err) {
+    *out = (moe_vocabulary_attr){.size = sizeof *out, .whole = rows};
+    if (!attr) return MOE_OK;
+    *out = *(const moe_vocabulary_attr *)attr;
+    if (out->first >= 0 && out->first <= out->whole && rows <= out->whole - out->first) return MOE_OK;
+    return moe_fail(err, MOE_E_ARG, "%s: %lld words from word %lld, but the whole has %lld", op, (long long)rows,
+                    (long long)out->first, (long long)out->whole);
+}
+
 /* ---- rows in expert order ---- */
 /* Reads offsets and counts and refuses (MOE_E_DATA) what would lead outside `max` rows. *total = dev_offsets[groups].
  */

@@ -2,11 +2,11 @@
  * the first time from memory: for its largest logit, for the exponentials and their sum, and for the gradient, which
  * scales the exponentials that the second pass has left where the gradient belongs (BF16: in the worker's scratch).
  * BF16 rows of moderate logits need no first pass: loss_narrow.h. */
+#include "loss.h"
 #include "loss_narrow.h"
 
 static const char op[] = MOE_OP_CROSS_ENTROPY;
-enum { COLUMNS = 512, PIECE = 65536 };             /* elements of a row at a time; of a piece */
-enum { MOST_KEPT = CPU_SCRATCH_FLOATS - COLUMNS }; /* of a BF16 row; exponentials of a wider one are made twice */
+enum { MOST_KEPT = CPU_SCRATCH_FLOATS - LOSS_COLUMNS }; /* of a BF16 row; exponentials of a wider one are made twice */
 
 typedef struct loss_call {
     const moe_tensor *logits, *dlogits; /* [T,V] act; dlogits NULL where absent */
@@ -15,10 +15,6 @@ typedef struct loss_call {
     int64_t tokens, width, block;       /* width: V */
     float inverse;                      /* 1 / divisor */
 } loss_call;
-
-static int64_t piece_rows(int64_t width) {
-    return width >= PIECE || width <= 0 ? 1 : PIECE / width;
-}
 
 static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64_t *workspace, moe_err *err) {
     (void)dev;
@@ -33,7 +29,7 @@ static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64
     if (s == MOE_OK && dlogits) s = cpu_want(dlogits, op, "dlogits", a->in[0].dtype, 2, shape, err);
     if (s != MOE_OK) return s;
     *saved = 0;
-    *workspace = (uint64_t)cpu_blocks(shape[0], piece_rows(shape[1])) * sizeof(double);
+    *workspace = (uint64_t)cpu_blocks(shape[0], loss_piece_rows(shape[1])) * sizeof(double);
     return MOE_OK;
 }
 
@@ -41,14 +37,14 @@ static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64
 typedef struct loss_row {
     int64_t at;  /* its first element in the tensors */
     float *kept; /* [V] of a BF16 row: logits, then exponentials; NULL: not kept, or in dlogits (F32) */
-    float *room; /* [COLUMNS] */
+    float *room; /* [LOSS_COLUMNS] */
     int fetch;   /* the next row is this piece's, too: ask for it meanwhile */
 } loss_row;
 
 static float find_largest(const loss_call *c, const loss_row *r) {
     float m = -INFINITY;
-    for (int64_t from = 0; from < c->width; from += COLUMNS) {
-        int64_t n = cpu_min(c->width - from, COLUMNS);
+    for (int64_t from = 0; from < c->width; from += LOSS_COLUMNS) {
+        int64_t n = cpu_min(c->width - from, LOSS_COLUMNS);
         m = vm_max(cpu_load(c->logits, r->at + from, n, r->kept ? r->kept + from : r->room), n, m);
     }
     return m;
@@ -58,8 +54,8 @@ static float find_largest(const loss_call *c, const loss_row *r) {
 static double sum_exponentials(const loss_call *c, const loss_row *r, float largest) {
     const int narrow = c->logits->dtype != MOE_F32;
     double sum = 0.0;
-    for (int64_t from = 0; from < c->width; from += COLUMNS) {
-        int64_t n = cpu_min(c->width - from, COLUMNS);
+    for (int64_t from = 0; from < c->width; from += LOSS_COLUMNS) {
+        int64_t n = cpu_min(c->width - from, LOSS_COLUMNS);
         if (r->fetch) act_fetch(act_at(c->logits, r->at + from + c->width, narrow), n * (narrow ? 2 : 4));
         const float *l = r->kept ? r->kept + from : cpu_load(c->logits, r->at + from, n, r->room); /* [n] */
         float *e = r->kept ? r->kept + from : r->room;                                             /* [n] */
@@ -69,28 +65,21 @@ static double sum_exponentials(const loss_call *c, const loss_row *r, float larg
     return sum;
 }
 
-/* d[i] = e[i] * scale for n elements; d may be e. */
-ACT_INLINE void scale_part(void *d, const float *e, float scale, int64_t n, int narrow) {
-    int64_t i = 0;
-    for (; i + VM_LANES <= n; i += VM_LANES) act_store(d, i, VM_LANES, vm_load(e + i) * scale, narrow);
-    if (i < n) act_store(d, i, n - i, act_load(e, i, n - i, 0) * scale, narrow);
-}
-
 /* (softmax - onehot) / divisor of row t */
 static void write_gradient(const loss_call *c, const loss_row *r, int64_t t, float largest, double sum) {
     const float scale = (float)((double)c->inverse / sum);
     const int narrow = c->dlogits->dtype != MOE_F32, again = narrow && !r->kept;
     float own = 0.0f; /* of the target, before 1 is taken off */
-    for (int64_t from = 0; from < c->width; from += COLUMNS) {
-        int64_t n = cpu_min(c->width - from, COLUMNS), at = r->at + from, target = c->targets[t] - from;
+    for (int64_t from = 0; from < c->width; from += LOSS_COLUMNS) {
+        int64_t n = cpu_min(c->width - from, LOSS_COLUMNS), at = r->at + from, target = c->targets[t] - from;
         const float *l = again ? cpu_load(c->logits, at, n, r->room) : NULL;                    /* [n] */
         float *e = r->kept ? r->kept + from : again ? r->room : (float *)c->dlogits->data + at; /* [n] */
         if (again) vm_exp_sum(e, l, n, largest);
         if (target >= 0 && target < n) own = e[target] * scale;
         if (narrow)
-            scale_part(act_at(c->dlogits, at, 1), e, scale, n, 1);
+            loss_scale(act_at(c->dlogits, at, 1), e, scale, n, 1);
         else
-            scale_part(e, e, scale, n, 0);
+            loss_scale(e, e, scale, n, 0);
     }
     own -= c->inverse;
     cpu_store(c->dlogits, r->at + c->targets[t], 1, &own);
@@ -125,7 +114,7 @@ static void lose_rows(void *arg, int64_t piece, cpu_worker *w) {
             continue;
         }
         if (VM_FUSES && keep && lose_narrow_row(c, t, w->scratch, &loss)) continue;
-        if (keep) r.kept = w->scratch + COLUMNS;
+        if (keep) r.kept = w->scratch + LOSS_COLUMNS;
         float one, own = *cpu_load(c->logits, r.at + c->targets[t], 1, &one), largest = find_largest(c, &r);
         double sum = sum_exponentials(c, &r, largest);
         loss += (double)largest + log(sum) - (double)own;
@@ -134,30 +123,14 @@ static void lose_rows(void *arg, int64_t piece, cpu_worker *w) {
     c->parts[piece] = loss;
 }
 
-/* 1 / divisor; a divisor that cannot be one although a token is valid is an error. */
-static moe_status read_divisor(const moe_op_args *a, float *inverse, moe_err *err) {
-    const moe_tensor *divisor = cpu_optional(a->in, a->n_in, 2);
-    const int32_t *targets = a->in[1].data;
-    int64_t d = divisor ? *(const int64_t *)divisor->data : 1;
-    *inverse = d > 0 ? (float)(1.0 / (double)d) : 0.0f;
-    if (d > 0) return MOE_OK;
-    int64_t valid = cpu_find_i32(targets, a->in[1].shape[0], -1, 0);
-    if (valid < 0) return MOE_OK;
-    return moe_fail(err, MOE_E_DATA, "%s: divisor is %lld, but token %lld has target %d", op, (long long)d,
-                    (long long)valid, targets[valid]);
-}
-
 static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
     loss_call c = {.logits = &a->in[0], .dlogits = cpu_optional(a->out, a->n_out, 1), .targets = a->in[1].data};
     c.tokens = c.logits->shape[0];
     c.width = c.logits->shape[1];
     c.parts = a->workspace;
-    c.block = piece_rows(c.width);
-    int64_t bad = cpu_find_i32(c.targets, c.tokens, -1, c.width);
-    if (bad >= 0)
-        return moe_fail(err, MOE_E_DATA, "%s: token %lld has target %d, want -1..%lld", op, (long long)bad,
-                        c.targets[bad], (long long)c.width - 1);
-    moe_status s = read_divisor(a, &c.inverse, err);
+    c.block = loss_piece_rows(c.width);
+    moe_status s = loss_check_targets(op, c.targets, c.tokens, c.width, err);
+    if (s == MOE_OK) s = loss_divisor(op, cpu_optional(a->in, a->n_in, 2), c.targets, c.tokens, &c.inverse, err);
     if (s != MOE_OK) return s;
     int64_t n_parts = cpu_blocks(c.tokens, c.block);
     cpu_run(dev, n_parts, lose_rows, &c);

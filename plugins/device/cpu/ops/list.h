@@ -1,33 +1,39 @@
-/* The operations of this device, once: X(name, id, has backward). One file ops/<name>.c each, compiled once for each
- * instruction set; table.c lists them for one set, ../dispatch.c makes the public records. */
+/* The operations of this device, once: X(name, id, has backward). One file ops/<name>.c each (the three calls of
+ * a loss in parts: cross_entropy_parts.c), compiled once for each instruction set; table.c lists them for one set,
+ * ../dispatch.c makes the public records. */
 #ifndef CPU_OPS_LIST_H
 #define CPU_OPS_LIST_H
 #include <moe/ops.h>
 
-#define CPU_OPS(X)                              \
-    X(embed, MOE_OP_EMBED, yes)                 \
-    X(rmsnorm, MOE_OP_RMSNORM, yes)             \
-    X(rope, MOE_OP_ROPE, yes)                   \
-    X(attention, MOE_OP_ATTENTION, yes)         \
-    X(head_norm, MOE_OP_HEAD_NORM, yes)         \
-    X(mla_pack, MOE_OP_MLA_PACK, yes)           \
-    X(bias, MOE_OP_BIAS, yes)                   \
-    X(linear, MOE_OP_LINEAR, no)                \
-    X(router_linear, MOE_OP_ROUTER_LINEAR, yes) \
-    X(swiglu_prob, MOE_OP_SWIGLU_PROB, yes)     \
-    X(sigmoid, MOE_OP_SIGMOID, yes)             \
-    X(jitter, MOE_OP_JITTER, yes)               \
-    X(cross_entropy, MOE_OP_CROSS_ENTROPY, no)  \
-    X(count_valid, MOE_OP_COUNT_VALID, no)      \
-    X(expert_rows, MOE_OP_EXPERT_ROWS, no)      \
-    X(capacity, MOE_OP_CAPACITY, no)            \
-    X(permute, MOE_OP_PERMUTE, no)              \
-    X(unpermute, MOE_OP_UNPERMUTE, no)          \
-    X(sumsq, MOE_OP_SUMSQ, no)                  \
-    X(clip_coef, MOE_OP_CLIP_COEF, no)          \
-    X(adamw, MOE_OP_ADAMW, no)                  \
-    X(sgd, MOE_OP_SGD, no)                      \
-    X(fma, MOE_OP_FMA, no)                      \
+#define CPU_OPS(X)                                     \
+    X(embed, MOE_OP_EMBED, yes)                        \
+    X(rmsnorm, MOE_OP_RMSNORM, yes)                    \
+    X(rope, MOE_OP_ROPE, yes)                          \
+    X(attention, MOE_OP_ATTENTION, yes)                \
+    X(head_norm, MOE_OP_HEAD_NORM, yes)                \
+    X(mla_pack, MOE_OP_MLA_PACK, yes)                  \
+    X(bias, MOE_OP_BIAS, yes)                          \
+    X(linear, MOE_OP_LINEAR, no)                       \
+    X(router_linear, MOE_OP_ROUTER_LINEAR, yes)        \
+    X(swiglu_prob, MOE_OP_SWIGLU_PROB, yes)            \
+    X(sigmoid, MOE_OP_SIGMOID, yes)                    \
+    X(jitter, MOE_OP_JITTER, yes)                      \
+    X(add, MOE_OP_ADD, no)                             \
+    X(join, MOE_OP_JOIN, no)                           \
+    X(cross_entropy, MOE_OP_CROSS_ENTROPY, no)         \
+    X(cross_entropy_max, MOE_OP_CROSS_ENTROPY_MAX, no) \
+    X(cross_entropy_sum, MOE_OP_CROSS_ENTROPY_SUM, no) \
+    X(cross_entropy_end, MOE_OP_CROSS_ENTROPY_END, no) \
+    X(count_valid, MOE_OP_COUNT_VALID, no)             \
+    X(expert_rows, MOE_OP_EXPERT_ROWS, no)             \
+    X(capacity, MOE_OP_CAPACITY, no)                   \
+    X(permute, MOE_OP_PERMUTE, no)                     \
+    X(unpermute, MOE_OP_UNPERMUTE, no)                 \
+    X(sumsq, MOE_OP_SUMSQ, no)                         \
+    X(clip_coef, MOE_OP_CLIP_COEF, no)                 \
+    X(adamw, MOE_OP_ADAMW, no)                         \
+    X(sgd, MOE_OP_SGD, no)                             \
+    X(fma, MOE_OP_FMA, no)                             \
     X(copy, MOE_OP_COPY, no)
 
 #define CPU_OPS_INDEX(name, id, backward) CPU_INDEX_##name,

@@ -1,5 +1,5 @@
 /* What the operations share: names that differ by instruction set, BF16, and rows of activations as floats.
- * Every .c file here is compiled once for each instruction set (CPU_ISA), defines one `const moe_op CPU_OP(<name>)`
+ * Every .c file here is compiled once for each instruction set (CPU_ISA), defines a `const moe_op CPU_OP(<name>)`
  * and keeps everything else static. */
 #ifndef CPU_OPS_H
 #define CPU_OPS_H

@@ -1,4 +1,5 @@
-/* moe.embed/0: rows by id, gradients summed in token order, ids outside the table refused. */
+/* moe.embed/0: rows by id, of a table or of parts of one, gradients summed in token order, ids outside the table
+ * refused. */
 #include "ot.h"
 
 typedef struct shape {
@@ -34,6 +35,43 @@ static uint64_t embed_case(ot *t, const void *arg) {
     return ot_hash(ot_hash(0, &x), &dtable);
 }
 
+/* Parts of the table, as ranks have them: the sum of what they give is the whole's row, each adds the gradients of its
+ * own words, and the others' leave it as it is. */
+static uint64_t parts_case(ot *t, const void *arg) {
+    const shape *s = arg;
+    ot_call call;
+    moe_tensor ids = ot_tensor(t, MOE_I32, s->tokens), dx = ot_tensor(t, s->act, s->tokens, s->width);
+    moe_tensor table = ot_random(t, ot_tensor(t, s->act, s->vocabulary, s->width), -1, 1);
+    for (int64_t i = 0; i < s->tokens; i++) ot_set(&ids, i, (double)ot_below(t, s->vocabulary));
+    ot_random(t, dx, -1, 1);
+    moe_tensor dwhole = ot_fill(ot_tensor(t, MOE_F32, s->vocabulary, s->width), 0.5), x = ot_clone(t, &dx);
+    ot_forward(t, &call, MOE_OP_EMBED, OT_LIST(ids, table), OT_LIST(x), NULL, NULL);
+    ot_backward(t, &call, OT_LIST(ids, dx), OT_LIST(dwhole));
+    double *sum = ot_zeros(s->tokens * s->width);
+    uint64_t hash = 0;
+    const int64_t bounds[] = {0, s->vocabulary / 3, s->vocabulary / 2, s->vocabulary}; /* of one word: parts of none */
+    for (int k = 0; k < 3; k++) {
+        int64_t first = bounds[k], n = bounds[k + 1] - first;
+        const moe_vocabulary_attr attr = {sizeof attr, 0, first, s->vocabulary};
+        moe_tensor own = ot_tensor(t, s->act, n, s->width), down = ot_fill(ot_tensor(t, MOE_F32, n, s->width), 0.5);
+        moe_tensor y = ot_tensor(t, s->act, s->tokens, s->width);
+        for (int64_t i = 0; i < n * s->width; i++) ot_set(&own, i, ot_get(&table, first * s->width + i));
+        ot_forward(t, &call, MOE_OP_EMBED, OT_LIST(ids, own), OT_LIST(y), &attr, NULL);
+        ot_backward(t, &call, OT_LIST(ids, dx), OT_LIST(down));
+        for (int64_t i = 0; i < s->tokens * s->width; i++) sum[i] += ot_get(&y, i);
+        for (int64_t i = 0; i < n * s->width; i++) ot_want(ot_get(&down, i) == ot_get(&dwhole, first * s->width + i));
+        hash = ot_hash(ot_hash(hash, &y), &down);
+    }
+    for (int64_t i = 0; i < s->tokens * s->width; i++) ot_want(sum[i] == ot_get(&x, i));
+    free(sum);
+    return hash;
+}
+
+START_TEST(parts_of_a_table_add_up) {
+    OT_EVERYWHERE(parts_case, shapes);
+}
+END_TEST
+
 START_TEST(rows_and_gradients_are_exact) {
     OT_EVERYWHERE(embed_case, shapes);
 }
@@ -65,6 +103,26 @@ START_TEST(C098_ids_outside_the_table_are_refused) {
 }
 END_TEST
 
+/* A part refuses what no part has, and takes what another has. */
+START_TEST(C098_ids_outside_all_parts_are_refused) {
+    ot t;
+    ot_call call;
+    ot_start(&t);
+    moe_vocabulary_attr attr = {sizeof attr, 0, 8, 20};
+    moe_tensor ids = ot_fill(ot_tensor(&t, MOE_I32, 4), 3), table = ot_fill(ot_tensor(&t, MOE_F32, 12, 8), 1);
+    moe_tensor x = ot_tensor(&t, MOE_F32, 4, 8);
+    ot_forward(&t, &call, MOE_OP_EMBED, OT_LIST(ids, table), OT_LIST(x), &attr, NULL);
+    for (int64_t i = 0; i < 32; i++) ot_want(ot_get(&x, i) == 0.0);
+    ot_set(&ids, 1, 20);
+    ot_refused(&call, ot_try(&t, &call, MOE_OP_EMBED, OT_LIST(ids, table), OT_LIST(x), &attr, NULL), MOE_E_DATA,
+               "token 1 has id 20, the table has 20 rows");
+    attr.whole = 19;
+    ot_refused(&call, ot_try(&t, &call, MOE_OP_EMBED, OT_LIST(ids, table), OT_LIST(x), &attr, NULL), MOE_E_ARG,
+               "12 words from word 8, but the whole has 19");
+    ot_close(&t);
+}
+END_TEST
+
 START_TEST(bad_shapes_are_named) {
     ot t;
     ot_call call;
@@ -80,4 +138,5 @@ START_TEST(bad_shapes_are_named) {
 }
 END_TEST
 
-OT_MAIN("embed", rows_and_gradients_are_exact, C098_ids_outside_the_table_are_refused, bad_shapes_are_named)
+OT_MAIN("embed", rows_and_gradients_are_exact, parts_of_a_table_add_up, C098_ids_outside_all_parts_are_refused,
+        C098_ids_outside_the_table_are_refused, bad_shapes_are_named)

@@ -1,6 +1,6 @@
-/* Element arithmetic of comm/threads: one slice of a reduction over the ranks' buffers, in rank order. */
-#ifndef COMM_THREADS_REDUCE_H
-#define COMM_THREADS_REDUCE_H
+/* Element types and arithmetic of the comm plugins: one slice of a reduction over the ranks' buffers, in rank order. */
+#ifndef COMM_COMMON_REDUCE_H
+#define COMM_COMMON_REDUCE_H
 #include <moe/comm.h>
 
 /* Elements of dtype as bytes; 0 when dtype is unknown. MOE_F4E2M1X2 is one byte, two numbers. */

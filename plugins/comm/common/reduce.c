@@ -1,4 +1,4 @@
-/* Reduction kernels of comm/threads: a block of accumulators that stays in the first cache level, filled over the
+/* Reduction kernels of the comm plugins: a block of accumulators that stays in the first cache level, filled over the
  * ranks in order, then stored to every output. One inner loop an operation and type, made by one macro. */
 #include "reduce.h"
 
