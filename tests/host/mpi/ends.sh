@@ -61,7 +61,8 @@ grep -q 'holds a run already' err.txt || fail "another refusal"
 # Nothing is left running, whatever fails.
 sh=
 end_all() {
-    for up in $(pgrep -P "${sh:-0}") $sh; do
+    [ -n "$sh" ] || return 0
+    for up in $(pgrep -P "$sh") "$sh"; do
         pkill -KILL -P "$up" || true
         kill -KILL "$up" 2>/dev/null || true
     done
