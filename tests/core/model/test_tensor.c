@@ -151,7 +151,7 @@ static void compare(const outcome *o, const outcome *whole, const rig *names, la
     }
 }
 
-START_TEST(C023_C027_C053_gradients_of_any_mesh_are_those_of_one_rank) {
+START_TEST(C023_C027_C049_C053_gradients_of_any_mesh_are_those_of_one_rank) {
     outcome whole = run(_i, one, 1);
     rig names;
     rig_open(&names, &whole.cfg, NULL);
@@ -496,7 +496,7 @@ END_TEST
 int main(void) {
     TCase *t = tcase_create("tensor");
     tcase_set_timeout(t, 300);
-    tcase_add_loop_test(t, C023_C027_C053_gradients_of_any_mesh_are_those_of_one_rank, 0, MODELS);
+    tcase_add_loop_test(t, C023_C027_C049_C053_gradients_of_any_mesh_are_those_of_one_rank, 0, MODELS);
     tcase_add_test(t, losses_of_many_steps_are_those_of_one_rank);
     tcase_add_test(t, C054_C055_C056_replicas_stay_equal_and_finite);
     tcase_add_test(t, parameters_of_routers_count_once);
