@@ -165,7 +165,7 @@ static const moe_comm_v0 table = {.size = sizeof table,
                                   .waiting = threads_waiting,
                                   .extension = threads_extension};
 static const moe_option options[] = {
-    {"latency_us", "int 0..1000000", "0",
+    {"latency_us", "int 0..60000000", "0",
      "microseconds that every call of a group of more than one rank takes longer, once all have come; for studying how "
      "communication overlaps with computation"}};
 static const moe_desc desc = {.size = sizeof desc,
