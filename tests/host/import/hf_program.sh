@@ -15,11 +15,7 @@ cd "$work"
 says() { grep -q -- "$1" err.txt || { cat err.txt >&2; fail "stderr lacks '$1'"; }; }
 first_loss() { head -n 1 "$1/metrics.jsonl" | sed -n 's/.*"loss": *\([-0-9.e+]*\).*/\1/p'; }
 
-i=0
-while [ $i -lt 300 ]; do
-    echo "the quick brown fox number $i jumps over the lazy dog"
-    i=$((i + 1))
-done >text.txt
+put_text 300
 
 cat >tiny.ini <<'END'
 [run]

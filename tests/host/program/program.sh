@@ -15,40 +15,8 @@ cd "$work"
 # last NAME FILE: the value of a field on the last line of metrics
 last() { tail -n 1 "$2" | sed -n "s/.*\"$1\": *\\([-0-9.e+]*\\).*/\\1/p"; }
 
-i=0
-while [ $i -lt 400 ]; do
-    echo "the quick brown fox number $i jumps over the lazy dog"
-    i=$((i + 1))
-done >text.txt
-
-cat >tiny.ini <<'END'
-[run]
-steps = 6
-log_every = 2
-eval_every = 3
-eval_batches = 2
-[data]
-train = text.txt
-seq_len = 32
-[model]
-layers = 2
-hidden = 32
-heads = 4
-kv_heads = 2
-experts = 4
-top_k = 2
-expert_ffn = 32
-[router]
-expert_bias = true
-aux_coef = 0.01
-[optimizer]
-lr = 0.01
-[batch]
-global = 4
-micro = 2
-[checkpoint]
-every = 3
-END
+put_text 400
+put_tiny 4
 
 echo "- a run leaves metrics, recipe and checkpoints"
 expect 0 "$moehost" run tiny.ini --out whole

@@ -1,5 +1,5 @@
 /* moe.cross_entropy/0 and moe.count_valid/0 against FP64; the one divisor. */
-#include "ot.h"
+#include "loss_reference.h"
 
 typedef struct shape {
     int64_t tokens, width;
@@ -9,27 +9,6 @@ static const shape shapes[] = {
     {0, 5, MOE_F32, 1, 1},   {1, 1, MOE_F32, 1, 1},     {7, 33, MOE_F32, 1, 1},     {9, 50, MOE_BF16, 1, 1},
     {40, 17, MOE_F32, 0, 1}, {3, 20000, MOE_F32, 1, 1}, {30, 1000, MOE_BF16, 0, 1}, {70, 600, MOE_F32, 0, 0},
 };
-
-typedef struct batch {
-    int64_t tokens, width;
-    const moe_tensor *targets;
-    double divisor, *logits; /* [T,V] */
-} batch;
-
-/* Loss over the divisor: what dlogits is the gradient of. */
-static double loss_forward(void *ctx) {
-    const batch *l = ctx;
-    double all = 0.0;
-    for (int64_t t = 0; t < l->tokens; t++) {
-        const double *row = l->logits + t * l->width;
-        double most = -INFINITY, sum = 0.0, target = ot_get(l->targets, t);
-        if (target < 0) continue;
-        for (int64_t i = 0; i < l->width; i++) most = fmax(most, row[i]);
-        for (int64_t i = 0; i < l->width; i++) sum += exp(row[i] - most);
-        all += most + log(sum) - row[(int64_t)target];
-    }
-    return all / l->divisor;
-}
 
 static uint64_t loss_case(ot *t, const void *arg) {
     const shape *s = arg;

@@ -1,6 +1,6 @@
 /* moe.cross_entropy_max/0, _sum/0 and _end/0: a vocabulary in parts, whose numbers a row the test reduces as ranks do,
  * against FP64 and against moe.cross_entropy/0. */
-#include "ot.h"
+#include "loss_reference.h"
 
 enum { PARTS = 4 };
 typedef struct shape {
@@ -17,26 +17,6 @@ static int count_parts(const shape *s) {
     int n = 0;
     while (n < PARTS && s->words[n] >= 0) n++;
     return n;
-}
-
-typedef struct batch {
-    int64_t tokens, width;
-    const moe_tensor *targets;
-    double divisor, *logits; /* [T,V] */
-} batch;
-
-static double loss_forward(void *ctx) {
-    const batch *l = ctx;
-    double all = 0.0;
-    for (int64_t t = 0; t < l->tokens; t++) {
-        const double *row = l->logits + t * l->width;
-        double most = -INFINITY, sum = 0.0, target = ot_get(l->targets, t);
-        if (target < 0) continue;
-        for (int64_t i = 0; i < l->width; i++) most = fmax(most, row[i]);
-        for (int64_t i = 0; i < l->width; i++) sum += exp(row[i] - most);
-        all += most + log(sum) - row[(int64_t)target];
-    }
-    return all / l->divisor;
 }
 
 /* What the ranks hold: each its part, and the numbers that they reduce. */
