@@ -38,7 +38,7 @@ int session_speaks(const session *s);
 int session_keeps(const session *s, uint32_t rank);
 
 /* [main, collective] The trainer of one rank, as cfg says: s->trainer, or a changed copy of it. bootstrap: of
- * session_run; it says which rank of how many. Recipe and plugins are compared across the ranks first. */
+ * session_run; it says which rank of how many. */
 moe_status session_trainer(const session *s, const trainer_cfg *cfg, const moe_bootstrap *bootstrap, trainer **out,
                            moe_err *err);
 

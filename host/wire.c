@@ -418,15 +418,12 @@ static int wire_session(session *s, recipe *r, loader *l, uint32_t programs, con
     return code ? code : print_resolved(s, r, errs);
 }
 
-static moe_status compare_session(const session *s, const moe_bootstrap *b, moe_err *err) {
-    moe_status status = compare_texts(b, "plugins and data", s->loaded, err);
-    return status ? status : compare_texts(b, "recipe", s->resolved, err);
-}
-
-/* Before a command touches a file. */
+/* Before a command touches a file. Ranks that are threads have one session. */
 static int compare_processes(const session *s, err_list *errs) {
     moe_err err = {.size = sizeof err};
-    moe_status status = compare_session(s, launch_bootstrap(s->launch), &err);
+    const moe_bootstrap *b = launch_bootstrap(s->launch);
+    moe_status status = compare_texts(b, "plugins and data", s->loaded, &err);
+    if (!status) status = compare_texts(b, "recipe", s->resolved, &err);
     if (status) err_list_add(errs, "moehost: %s", err.msg);
     return wire_exit_code(status);
 }
@@ -476,8 +473,7 @@ moe_status session_trainer(const session *s, const trainer_cfg *cfg, const moe_b
     with.bootstrap = bootstrap;
     trainer_cfg own = *cfg;
     own.on_stuck = stop_give_up;
-    moe_status status = compare_session(s, bootstrap, err);
-    return status ? status : trainer_create(out, &own, &with, err);
+    return trainer_create(out, &own, &with, err);
 }
 
 moe_status session_run(const session *s, ranks_fn fn, void *arg, moe_err *err) {
