@@ -18,7 +18,7 @@ struct launch {
     moe_host host;
     const moe_bootstrap *raw; /* the comm's */
     moe_bootstrap bootstrap;  /* what ranks get: fails when another rank is done */
-    uint32_t rank, world;
+    uint32_t rank, world, local;
     int speaks;
 };
 
@@ -69,7 +69,7 @@ moe_status launch_open(const part_ref *comm, launch **out, moe_err *err) {
     l->comm = comm->table;
     l->speaks = 1;
     l->host = (moe_host){.size = sizeof l->host, .minor = MOE_MINOR, .ctx = l, .log = log_line, .service = no_service};
-    moe_status status = l->comm->topology(&l->rank, &l->world, err);
+    moe_status status = l->comm->topology(&l->rank, &l->world, &l->local, err);
     const moe_comm_cfg cfg = {
         .size = sizeof cfg, .rank = l->rank, .world = l->world, .kv = comm->kv, .n_kv = comm->n_kv};
     if (!status) status = l->comm->create(&cfg, &l->host, &l->self, err);
@@ -81,8 +81,12 @@ moe_status launch_open(const part_ref *comm, launch **out, moe_err *err) {
         return status;
     }
     l->speaks = l->rank == 0;
-    l->bootstrap = (moe_bootstrap){
-        .size = sizeof l->bootstrap, .rank = l->rank, .world = l->world, .ctx = l, .all_gather = gather_blobs};
+    l->bootstrap = (moe_bootstrap){.size = sizeof l->bootstrap,
+                                   .rank = l->rank,
+                                   .world = l->world,
+                                   .local = l->local,
+                                   .ctx = l,
+                                   .all_gather = gather_blobs};
     *out = l;
     return MOE_OK;
 }

@@ -91,8 +91,12 @@ moe_status ranks_run(uint32_t world, ranks_fn fn, void *arg, moe_err *err) {
     for (; started < world; started++) {
         rank_thread *t = &ranks[started];
         *t = (rank_thread){.m = &m, .rank = started, .fn = fn, .arg = arg};
-        t->bootstrap = (moe_bootstrap){
-            .size = sizeof(moe_bootstrap), .rank = started, .world = world, .ctx = t, .all_gather = all_gather};
+        t->bootstrap = (moe_bootstrap){.size = sizeof(moe_bootstrap),
+                                       .rank = started,
+                                       .world = world,
+                                       .local = started,
+                                       .ctx = t,
+                                       .all_gather = all_gather};
         if (pthread_create(&t->thread, NULL, rank_main, t)) break;
     }
     if (started < world) { /* those that run must not wait for the missing */

@@ -24,7 +24,7 @@ extern "C" {
 #define MOE_MINOR 0u /* append-only within a major */
 /* State of the contract while the major is 0: changes with every change that is not append-only, so that a plugin of
  * other layouts is refused. "" from version 1 on. */
-#define MOE_ABI_TAG "v0-3"
+#define MOE_ABI_TAG "v0-4"
 
 /* Does the peer's struct reach member m? By offset: never '==', never sizeof of the whole. */
 #define MOE_REACH(p, T, m) ((p)->size >= offsetof(T, m) + sizeof(((T *)0)->m))
@@ -74,6 +74,9 @@ typedef struct moe_rows {
     const int64_t *dev_offsets; /* [groups + 1], device memory, multiples of the precision's row alignment */
     const int64_t *dev_counts;  /* [groups], device memory */
     int64_t host_total;         /* = dev_offsets[groups], or -1 when the host does not know */
+    /* The same numbers in host memory, [groups + 1] and [groups], both or neither: there when the calls that use these
+     * rows are made. NULL = only the device knows them. */
+    const int64_t *host_offsets, *host_counts;
 } moe_rows;
 
 /* ---- options ---- */
@@ -99,7 +102,8 @@ typedef struct moe_host {
 
 /* Service "moe.bootstrap/0": exchange of small blobs between ranks at start, before any communicator works. */
 typedef struct moe_bootstrap {
-    uint32_t size, rank, world, reserved;
+    uint32_t size, rank, world;
+    uint32_t local; /* this rank's number among those of its machine */
     void *ctx;
     /* [main, collective, blocks] every rank gives `bytes` bytes at in and gets world * bytes at out, in rank order.
      * MOE_E_COMM when a rank has died. */

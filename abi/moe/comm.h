@@ -3,7 +3,8 @@
  * A group is a set of ranks and a channel: two groups of the same members under different names are independent, so
  * that two lanes may communicate at once. Calls of one group are made in the same order by all its members, one at a
  * time (core compares the sequences before step 1); calls of different groups may overlap, from different threads.
- * Reductions add in rank order, so the result is the same bits on every rank and in every run. */
+ * A reduction gives the same bits on every rank and in every run of one mesh; in which order it adds is the comm's.
+ * With MOE_ASYNC a call returns when it is enqueued on the stream, and an error that comes later is told by poll. */
 #ifndef MOE_COMM_H
 #define MOE_COMM_H
 #include "base.h"
@@ -58,8 +59,8 @@ typedef struct moe_comm_v0 {
     uint32_t size;
     int32_t launch; /* MOE_LAUNCH_* */
     /* [main] before create, any number of times; NULL with MOE_LAUNCH_THREADS. Starts the launcher's library when
-     * needed; not started by a launcher: rank 0 of 1. */
-    moe_status (*topology)(uint32_t *rank, uint32_t *world, moe_err *err);
+     * needed; not started by a launcher: rank 0 of 1. local: this rank's number among those of its machine. */
+    moe_status (*topology)(uint32_t *rank, uint32_t *world, uint32_t *local, moe_err *err);
     /* [main, collective, blocks] all ranks; exchanges what it needs through service "moe.bootstrap/0" (threads), or by
      * its own means (processes) */
     moe_status (*create)(const moe_comm_cfg *cfg, const moe_host *host, void **self, moe_err *err);
@@ -73,8 +74,8 @@ typedef struct moe_comm_v0 {
     moe_status (*group_info)(void *self, void *group, uint32_t *n, uint32_t *index, moe_err *err);
 
     /* [step, collective, blocks without MOE_ASYNC] counts are elements; zero is allowed and joins. dtype MOE_F32,
-     * MOE_F64, MOE_BF16 (sums in FP32, rounded once), MOE_I32, MOE_I64; all_gather and broadcast take any dtype
-     * (MOE_F4E2M1X2: count is bytes, each of two values).
+     * MOE_F64, MOE_BF16 (a comm in host memory sums in FP32 and rounds once, others may round at every hop), MOE_I32,
+     * MOE_I64; all_gather and broadcast take any dtype (MOE_F4E2M1X2: count is bytes, each of two values).
      * in == out is allowed for all_reduce and broadcast; all_gather in place: in == out + rank * count; reduce_scatter
      * in place: out == in + rank * count. */
     moe_status (*all_reduce)(void *self, void *group, void *stream, const void *in, void *out, uint64_t count,
@@ -103,7 +104,9 @@ typedef struct moe_comm_v0 {
     /* [any] MOE_OK, or MOE_E_COMM with the reason once aborted; never blocks */
     moe_status (*poll)(void *self, moe_err *err);
     /* [any] What this rank waits for inside calls of `group` (NULL: of any): "all_reduce of 512 F32 on group dp of
-     * ranks 0 2 4 6: ranks 2, 6 have not come", in text [bytes], "" when it waits for nobody. Never blocks. */
+     * ranks 0 2 4 6: ranks 2, 6 have not come", in text [bytes], "" when it waits for nobody. Never blocks. With
+     * MOE_ASYNC: the call that the device is inside of, with its number ("call 17"), so that two texts that are equal
+     * mean that nothing has moved. */
     void (*waiting)(void *self, void *group, char *text, uint64_t bytes);
     const void *(*extension)(void *self, const char *id); /* [any] NULL = absent. "moe.bootstrap/0" (moe_bootstrap): of
                                                            * a comm with MOE_LAUNCH_PROCESSES, for the host */

@@ -16,7 +16,7 @@ extern "C" {
 enum { MOE_SPACE_DEVICE, MOE_SPACE_HOST, MOE_SPACE_LAZY };
 
 typedef struct moe_device_cfg {
-    uint32_t size, index; /* which device of this machine: the rank's number on its node */
+    uint32_t size, index; /* which device of this machine: the rank's number among those of it */
     uint32_t rank, world;
     const moe_kv *kv; /* [n_kv] */
     uint64_t n_kv;
@@ -119,9 +119,10 @@ typedef struct moe_device_v0 {
     const void *(*extension)(void *self, const char *id); /* [any] NULL = absent */
 } moe_device_v0;
 
-/* Service "moe.device/0": the instance that the asking plugin's memory lives on. */
+/* Service "moe.device/0": the instance that the asking plugin's memory lives on. flags: of its moe_desc; without
+ * MOE_ASYNC a step call is on the lane's worker and reads device memory where it lies. */
 typedef struct moe_device_service {
-    uint32_t size, reserved;
+    uint32_t size, flags;
     const moe_device_v0 *table;
     void *self;
 } moe_device_service;

@@ -35,7 +35,10 @@ typedef struct moe_dispatcher_cfg {
     /* Comm groups of the members, for movements and for layout (its calls come from another lane); NULL when there is
      * one member. first_rank: the world's number of member 0; the others follow it. */
     void *group, *layout_group;
-    uint32_t first_rank, reserved;
+    uint32_t first_rank;
+    /* 1: layout may wait for the stream, and tells the host the counts (recv = exact); 0: no call waits, and rows come
+     * in slots of fixed size. Without MOE_ASYNC of the device both are the same. */
+    uint32_t host_counts;
     const moe_kv *kv; /* [n_kv] */
     uint64_t n_kv;
     /* [1] a place of the plugin's that all its instances of this rank are given, in the same order on every member;
@@ -46,10 +49,11 @@ typedef struct moe_dispatcher_cfg {
 
 typedef struct moe_dispatcher_needs {
     uint32_t size, dispatch_phases, combine_phases, groups; /* MOE_PHASE_* that do work; groups: local experts */
-    uint64_t handle;     /* bytes a (layer, microbatch), from layout until backward is done */
-    uint64_t workspace;  /* bytes, live from pack to unpack of one movement, and during layout */
-    int64_t max_rows;    /* rows in expert order at most */
-    uint64_t own_memory; /* bytes that the instance holds by itself (windows); what is shared, by one of them */
+    uint64_t handle;      /* bytes a (layer, microbatch), from layout until backward is done */
+    uint64_t workspace;   /* bytes, live from pack to unpack of one movement, and during layout */
+    int64_t max_rows;     /* rows in expert order at most */
+    uint64_t own_memory;  /* bytes that the instance holds by itself (windows); what is shared, by one of them */
+    uint64_t host_handle; /* bytes of host memory a (layer, microbatch), which live as long as its handle */
 } moe_dispatcher_needs;
 
 typedef struct moe_layout_args {
@@ -61,6 +65,10 @@ typedef struct moe_layout_args {
     const moe_tensor *offsets;    /* [groups + 1] I64, out; rows->dev_offsets points here */
     const moe_tensor *counts;     /* [groups] I64, out; rows->dev_counts points here */
     void *fault;                  /* device memory, moe_fault (device.h); NULL = by status */
+    void *host_handle;            /* of needs.host_handle bytes, MOE_SPACE_HOST; NULL where 0 */
+    /* [groups + 1] and [groups], MOE_SPACE_HOST, or NULL. With cfg.host_counts on a device with MOE_ASYNC they are
+     * there, and layout has written them when it returns; rows->host_offsets and host_counts point here. */
+    int64_t *host_offsets, *host_counts;
 } moe_layout_args;
 
 /* Rows travel as bytes: hidden rows, quantised codes, row scales. */
@@ -85,6 +93,7 @@ typedef struct moe_move_args {
      * ranks in this movement are added. Written in stream order. */
     uint64_t *sent;
     uint64_t *sent_far; /* [1] alike, or NULL: of these, the bytes to ranks on other nodes (cfg.node_size) */
+    void *host_handle;  /* what layout got */
 } moe_move_args;
 
 typedef struct moe_dispatcher_v0 {

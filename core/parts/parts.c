@@ -69,7 +69,7 @@ static moe_status create_device(parts *p, moe_err *err) {
     part_host *h = add_host(p, &p->cfg.device, -1, err);
     if (!h) return MOE_E_NOMEM;
     const moe_device_cfg cfg = {.size = sizeof cfg,
-                                .index = p->cfg.rank,
+                                .index = p->cfg.bootstrap ? p->cfg.bootstrap->local : p->cfg.rank,
                                 .rank = p->cfg.rank,
                                 .world = p->cfg.world,
                                 .kv = p->cfg.device.kv,
@@ -78,7 +78,8 @@ static moe_status create_device(parts *p, moe_err *err) {
     moe_status status = named(h, p->device->create(&cfg, &h->host, &self, err), err);
     if (status) return status;
     p->device_self = self;
-    p->device_service = (moe_device_service){sizeof(moe_device_service), 0, p->device, p->device_self};
+    p->device_service =
+        (moe_device_service){sizeof(moe_device_service), p->cfg.device.desc->flags, p->device, p->device_self};
     p->device_info.size = sizeof p->device_info;
     status = named(h, p->device->info(p->device_self, &p->device_info, err), err);
     uint64_t align = p->device_info.alignment;

@@ -15,13 +15,15 @@
     AT(moe_tensor, dtype, 8, 4) \
     AT(moe_tensor, ndim, 12, 4) \
     AT(moe_tensor, shape, 16, 32) \
-    SIZE(moe_rows, 40) \
+    SIZE(moe_rows, 56) \
     AT(moe_rows, size, 0, 4) \
     AT(moe_rows, groups, 4, 4) \
     AT(moe_rows, max, 8, 8) \
     AT(moe_rows, dev_offsets, 16, 8) \
     AT(moe_rows, dev_counts, 24, 8) \
     AT(moe_rows, host_total, 32, 8) \
+    AT(moe_rows, host_offsets, 40, 8) \
+    AT(moe_rows, host_counts, 48, 8) \
     SIZE(moe_option, 32) \
     AT(moe_option, key, 0, 8) \
     AT(moe_option, type, 8, 8) \
@@ -40,7 +42,7 @@
     AT(moe_bootstrap, size, 0, 4) \
     AT(moe_bootstrap, rank, 4, 4) \
     AT(moe_bootstrap, world, 8, 4) \
-    AT(moe_bootstrap, reserved, 12, 4) \
+    AT(moe_bootstrap, local, 12, 4) \
     AT(moe_bootstrap, ctx, 16, 8) \
     AT(moe_bootstrap, all_gather, 24, 8) \
     SIZE(moe_desc, 88) \
@@ -191,7 +193,7 @@
     AT(moe_device_v0, extension, 144, 8) \
     SIZE(moe_device_service, 24) \
     AT(moe_device_service, size, 0, 4) \
-    AT(moe_device_service, reserved, 4, 4) \
+    AT(moe_device_service, flags, 4, 4) \
     AT(moe_device_service, table, 8, 8) \
     AT(moe_device_service, self, 16, 8) \
     SIZE(moe_parallel, 24) \
@@ -218,11 +220,11 @@
     AT(moe_dispatcher_cfg, group, 80, 8) \
     AT(moe_dispatcher_cfg, layout_group, 88, 8) \
     AT(moe_dispatcher_cfg, first_rank, 96, 4) \
-    AT(moe_dispatcher_cfg, reserved, 100, 4) \
+    AT(moe_dispatcher_cfg, host_counts, 100, 4) \
     AT(moe_dispatcher_cfg, kv, 104, 8) \
     AT(moe_dispatcher_cfg, n_kv, 112, 8) \
     AT(moe_dispatcher_cfg, shared, 120, 8) \
-    SIZE(moe_dispatcher_needs, 48) \
+    SIZE(moe_dispatcher_needs, 56) \
     AT(moe_dispatcher_needs, size, 0, 4) \
     AT(moe_dispatcher_needs, dispatch_phases, 4, 4) \
     AT(moe_dispatcher_needs, combine_phases, 8, 4) \
@@ -231,7 +233,8 @@
     AT(moe_dispatcher_needs, workspace, 24, 8) \
     AT(moe_dispatcher_needs, max_rows, 32, 8) \
     AT(moe_dispatcher_needs, own_memory, 40, 8) \
-    SIZE(moe_layout_args, 72) \
+    AT(moe_dispatcher_needs, host_handle, 48, 8) \
+    SIZE(moe_layout_args, 96) \
     AT(moe_layout_args, size, 0, 4) \
     AT(moe_layout_args, reserved, 4, 4) \
     AT(moe_layout_args, stream, 8, 8) \
@@ -242,10 +245,13 @@
     AT(moe_layout_args, offsets, 48, 8) \
     AT(moe_layout_args, counts, 56, 8) \
     AT(moe_layout_args, fault, 64, 8) \
+    AT(moe_layout_args, host_handle, 72, 8) \
+    AT(moe_layout_args, host_offsets, 80, 8) \
+    AT(moe_layout_args, host_counts, 88, 8) \
     SIZE(moe_plane, 96) \
     AT(moe_plane, token_order, 0, 48) \
     AT(moe_plane, expert_order, 48, 48) \
-    SIZE(moe_move_args, 88) \
+    SIZE(moe_move_args, 96) \
     AT(moe_move_args, size, 0, 4) \
     AT(moe_move_args, n_planes, 4, 4) \
     AT(moe_move_args, direction, 8, 4) \
@@ -259,6 +265,7 @@
     AT(moe_move_args, row_scalar, 64, 8) \
     AT(moe_move_args, sent, 72, 8) \
     AT(moe_move_args, sent_far, 80, 8) \
+    AT(moe_move_args, host_handle, 88, 8) \
     SIZE(moe_dispatcher_v0, 72) \
     AT(moe_dispatcher_v0, size, 0, 4) \
     AT(moe_dispatcher_v0, reserved, 4, 4) \

@@ -37,7 +37,22 @@ static void end_mpi(void) {
     if (all_here) MPI_Finalize();
 }
 
+static uint32_t local_rank; /* among the ranks of this machine; once MPI has begun */
+
+/* [collective] */
+static moe_status find_local(moe_err *err) {
+    MPI_Comm machine = MPI_COMM_NULL;
+    int local = 0;
+    int code = MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &machine);
+    if (code == MPI_SUCCESS) code = MPI_Comm_rank(machine, &local);
+    if (code != MPI_SUCCESS) return mpi_fail("MPI_Comm_split_type", code, err);
+    local_rank = (uint32_t)local;
+    MPI_Comm_free(&machine);
+    return MOE_OK;
+}
+
 static moe_status begin_mpi(moe_err *err) {
+    static int found;
     int begun = 0, over = 0, level = MPI_THREAD_SINGLE;
     MPI_Initialized(&begun);
     MPI_Finalized(&over);
@@ -54,10 +69,13 @@ static moe_status begin_mpi(moe_err *err) {
         return moe_fail(err, MOE_E_UNSUPPORTED,
                         "this MPI gives thread level %d; calls from several lanes need MPI_THREAD_MULTIPLE, %d", level,
                         MPI_THREAD_MULTIPLE);
-    return MOE_OK;
+    if (found) return MOE_OK;
+    const moe_status s = find_local(err);
+    found = s == MOE_OK;
+    return s;
 }
 
-static moe_status mpi_topology(uint32_t *rank, uint32_t *world, moe_err *err) {
+static moe_status mpi_topology(uint32_t *rank, uint32_t *world, uint32_t *local, moe_err *err) {
     int r = 0, n = 1;
     moe_status s = begin_mpi(err);
     if (s != MOE_OK) return s;
@@ -65,6 +83,7 @@ static moe_status mpi_topology(uint32_t *rank, uint32_t *world, moe_err *err) {
     MPI_Comm_size(MPI_COMM_WORLD, &n);
     *rank = (uint32_t)r;
     *world = (uint32_t)n;
+    *local = local_rank;
     return MOE_OK;
 }
 
@@ -131,15 +150,19 @@ static moe_status open_instance(instance *me, uint32_t virtual_node, moe_err *er
     me->crowded = node_is_crowded(me->node);
     s = make_whole(me, err);
     if (s != MOE_OK) node_abort(me->node, err->msg);
-    me->bootstrap = (moe_bootstrap){
-        .size = sizeof(moe_bootstrap), .rank = me->rank, .world = me->world, .ctx = me, .all_gather = gather_blobs};
+    me->bootstrap = (moe_bootstrap){.size = sizeof(moe_bootstrap),
+                                    .rank = me->rank,
+                                    .world = me->world,
+                                    .local = local_rank,
+                                    .ctx = me,
+                                    .all_gather = gather_blobs};
     return s;
 }
 
 static moe_status mpi_create(const moe_comm_cfg *cfg, const moe_host *host, void **self, moe_err *err) {
-    uint32_t rank = 0, world = 0;
+    uint32_t rank = 0, world = 0, local = 0;
     (void)host;
-    moe_status s = mpi_topology(&rank, &world, err);
+    moe_status s = mpi_topology(&rank, &world, &local, err);
     if (s != MOE_OK) return s;
     if (cfg->rank != rank || cfg->world != world)
         return moe_fail(err, MOE_E_ARG, "comm/mpi: rank %u of %u, but the launcher says rank %u of %u", cfg->rank,

@@ -109,10 +109,10 @@ enum { RANKS_SHARE_MEMORY = 1 };
 static inline void ranks_run_order(uint32_t world, rank_fn *fn, void *arg, const uint32_t *start,
                                    const useconds_t *delays) {
     const moe_comm_v0 *c = plugin_open("comm", COMM_UNDER_TEST)->vtable;
-    uint32_t rank = 0, n = 0;
+    uint32_t rank = 0, n = 0, local = 0;
     moe_err err = {.size = sizeof err};
     (void)start;
-    ck_assert_msg(c->topology(&rank, &n, &err) == MOE_OK, "%s", err.msg);
+    ck_assert_msg(c->topology(&rank, &n, &local, &err) == MOE_OK, "%s", err.msg);
     if (n != world) return;
     rank_env env = {.rank = rank, .world = world, .arg = arg, .fn = fn};
     if (delays) usleep(delays[rank]);

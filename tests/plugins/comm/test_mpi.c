@@ -8,7 +8,7 @@
 /* A rank of the whole job. Besides the instance under test each has one that keeps the ranks in step. */
 typedef struct process {
     const moe_comm_v0 *c;
-    uint32_t rank, world;
+    uint32_t rank, world, local;
     void *self, *group, *pace, *pace_group;
     rank_env env;
     moe_err err;
@@ -25,7 +25,7 @@ static void *open_with(process *p, const moe_kv *kv, uint64_t n_kv) {
 static void start_on(process *p, const char *virtual_node) {
     const moe_kv kv[] = {{"virtual_node", virtual_node}};
     *p = (process){.c = threads_table(), .err.size = sizeof(moe_err)};
-    ck_assert_msg(p->c->topology(&p->rank, &p->world, &p->err) == MOE_OK, "%s", p->err.msg);
+    ck_assert_msg(p->c->topology(&p->rank, &p->world, &p->local, &p->err) == MOE_OK, "%s", p->err.msg);
     p->env = (rank_env){.rank = p->rank, .world = p->world};
     p->pace = open_with(p, NULL, 0);
     p->pace_group = threads_group(p->c, p->pace, "pace");
@@ -56,11 +56,11 @@ START_TEST(topology_and_create_agree) {
     start(&p);
     moe_comm_cfg cfg = {.size = sizeof cfg, .rank = p.rank + 1, .world = p.world};
     void *self = NULL;
-    uint32_t rank = 99, world = 99;
+    uint32_t rank = 99, world = 99, local = 99;
     ck_assert_int_eq(p.c->create(&cfg, rank_host(&p.env, NULL), &self, &p.err), MOE_E_ARG);
     ck_assert_msg(strstr(p.err.msg, "but the launcher says rank"), "%s", p.err.msg);
-    ck_assert_int_eq(p.c->topology(&rank, &world, &p.err), MOE_OK); /* again */
-    ck_assert(rank == p.rank && world == p.world && rank < world);
+    ck_assert_int_eq(p.c->topology(&rank, &world, &local, &p.err), MOE_OK);         /* again */
+    ck_assert(rank == p.rank && world == p.world && rank < world && local == rank); /* one machine */
     ck_assert_int_eq(p.c->launch, MOE_LAUNCH_PROCESSES);
     end(&p);
 }

@@ -102,7 +102,7 @@ static inline void linear_make(cpu_open *c, const linear_case *z, linear_data *d
     d->in[1].data = d->b;
     d->to[0].data = d->out;
     d->to[0].dtype = z->out_dtype;
-    d->rows = (moe_rows){sizeof(moe_rows), z->groups, z->m, z->offsets, z->counts, -1};
+    d->rows = (moe_rows){sizeof(moe_rows), z->groups, z->m, z->offsets, z->counts, -1, NULL, NULL};
 }
 
 static inline void linear_drop(cpu_open *c, linear_data *d) {
