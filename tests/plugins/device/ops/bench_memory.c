@@ -167,7 +167,7 @@ static void bench_experts(bench *b) {
     moe_tensor p = ot_random(b->t, make1(b, MOE_F32, N), 0, 1), dp = make1(b, MOE_F32, N);
     moe_tensor weight = ot_random(b->t, make2(b, MOE_F32, T, K), 0, 1);
     moe_tensor z = random2(b, N, 2 * F), a = random2(b, N, F);
-    moe_rows rows = {sizeof rows, E, N, at.data, n.data, -1};
+    moe_rows rows = {sizeof rows, E, N, at.data, n.data, -1, NULL, NULL};
     for (int64_t i = 0; i < T; i++)
         for (int64_t j = 0, first = ot_below(b->t, E); j < K; j++)
             ot_set(&ids, i * K + j, (double)((first + 7 * j) % E));

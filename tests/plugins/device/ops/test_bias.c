@@ -88,7 +88,7 @@ static uint64_t bias_case(ot *t, const void *arg) {
     const shape *s = arg;
     ot_call call;
     const int64_t layout = s->rows && s->grouped ? s->grouped - 1 : 2, *n = counts[layout];
-    moe_rows in = {sizeof in, GROUPS, s->rows, offsets[layout], n, -1};
+    moe_rows in = {sizeof in, GROUPS, s->rows, offsets[layout], n, -1, NULL, NULL};
     const moe_rows *rows = s->grouped ? &in : NULL;
     int64_t f = s->width, groups = rows ? GROUPS : 1;
     moe_tensor b = rows ? ot_tensor(t, MOE_F32, groups, f) : ot_tensor(t, MOE_F32, f);
@@ -177,7 +177,7 @@ START_TEST(misfits_are_named) {
     ot t;
     ot_call call;
     ot_start(&t);
-    moe_rows rows = {sizeof rows, 2, 8, at, n, -1};
+    moe_rows rows = {sizeof rows, 2, 8, at, n, -1, NULL, NULL};
     moe_tensor y = ot_fill(ot_tensor(&t, MOE_F32, 8, 3), 1), b = ot_fill(ot_tensor(&t, MOE_F32, 3), 1);
     moe_tensor both = ot_fill(ot_tensor(&t, MOE_F32, 2, 3), 1), p = ot_fill(ot_tensor(&t, MOE_F32, 7), 1);
     moe_tensor p8 = ot_fill(ot_tensor(&t, MOE_F32, 8), 1), db = ot_clone(&t, &both);

@@ -123,7 +123,7 @@ START_TEST(permute_and_unpermute) {
         ot_call call;
         ot_forward(&t, &call, MOE_OP_EXPERT_ROWS, OT_LIST(ids), OT_LIST(slot_row, row_slot, offsets, counts), &sort,
                    NULL);
-        const moe_rows rows = {sizeof rows, 3, N, offsets.data, counts.data, -1};
+        const moe_rows rows = {sizeof rows, 3, N, offsets.data, counts.data, -1, NULL, NULL};
         moe_tensor x = ot_random(&t, ot_tensor(&t, MOE_F32, T, h), -1, 1), y = ot_fill(ot_tensor(&t, MOE_F32, N, h), 0);
         moe_tensor rx = ot_random(&t, ot_tensor(&t, MOE_F32, T, h), -1, 1);
         moe_tensor ry = ot_random(&t, ot_tensor(&t, MOE_F32, N, h), -1, 1);

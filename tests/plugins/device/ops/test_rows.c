@@ -67,7 +67,7 @@ static uint64_t rows_case(ot *t, const void *arg) {
     ot_want(memcmp(offsets.data, plain_offsets, (s->groups + 1) * 8) == 0);
     ot_want(memcmp(counts.data, plain_counts, s->groups * 8) == 0);
 
-    moe_rows rows = {sizeof rows, s->groups, max, offsets.data, counts.data, -1};
+    moe_rows rows = {sizeof rows, s->groups, max, offsets.data, counts.data, -1, NULL, NULL};
     ot_forward(t, &call, MOE_OP_PERMUTE, OT_LIST(x, row_slot, p), OT_LIST(y, row_p), &permute, &rows);
     for (int64_t r = 0; r < used; r++) {
         int64_t slot = want_row[r];
@@ -157,7 +157,7 @@ START_TEST(C038_far_rows_are_moved) {
         ot_set(&row_slot, r, (double)far[r]);
         for (int64_t i = 0; i < WIDTH; i++) ((uint16_t *)map)[far[r] * WIDTH + i] = (uint16_t)(0x3f80 + r);
     }
-    moe_rows rows = {sizeof rows, 1, 3, at, n, 3};
+    moe_rows rows = {sizeof rows, 1, 3, at, n, 3, NULL, NULL};
     ot_forward(&t, &call, MOE_OP_PERMUTE, OT_LIST(x, row_slot), OT_LIST(y), &attr, &rows);
     for (int64_t i = 0; i < 3 * WIDTH; i++) ot_want(((uint16_t *)y.data)[i] == (uint16_t)(0x3f80 + i / WIDTH));
     munmap(map, bytes);
@@ -180,7 +180,7 @@ START_TEST(large_tensors_are_moved) {
     for (int64_t r = 0; r < ROWS; r++) ot_set(&row_slot, r, r == ROWS - 1 ? -1.0 : (double)(r * 7 % ROWS));
     for (int64_t i = 0; i < ROWS; i++) ot_set(&slot_row, i, -1);
     for (int64_t r = 0; r < ROWS - 1; r++) ot_set(&slot_row, r * 7 % ROWS, (double)r);
-    moe_rows rows = {sizeof rows, 1, ROWS, at, n, -1};
+    moe_rows rows = {sizeof rows, 1, ROWS, at, n, -1, NULL, NULL};
     ot_forward(&t, &call, MOE_OP_PERMUTE, OT_LIST(x, row_slot), OT_LIST(y), &attr, &rows);
     for (int64_t r = 0; r < ROWS - 1; r++)
         ot_want(memcmp(to + r * WIDTH, from + r * 7 % ROWS * WIDTH, WIDTH * sizeof(float)) == 0);
@@ -209,7 +209,7 @@ START_TEST(C039_all_ids_minus_one_give_zeros) {
     moe_tensor row_slot = ot_tensor(&t, MOE_I64, 4), offsets = ot_tensor(&t, MOE_I64, 3), n = ot_tensor(&t, MOE_I64, 2);
     moe_tensor y = ot_fill(ot_tensor(&t, MOE_F32, 4, 5), NAN), x = ot_tensor(&t, MOE_F32, 3, 5);
     ot_forward(&t, &call, MOE_OP_EXPERT_ROWS, OT_LIST(ids), OT_LIST(slot_row, row_slot, offsets, n), &attr, NULL);
-    moe_rows rows = {sizeof rows, 2, 4, offsets.data, n.data, -1};
+    moe_rows rows = {sizeof rows, 2, 4, offsets.data, n.data, -1, NULL, NULL};
     ot_forward(&t, &call, MOE_OP_UNPERMUTE, OT_LIST(y, slot_row), OT_LIST(x), &permute, &rows);
     for (int64_t i = 0; i < 15; i++) ot_want(ot_get(&x, i) == 0.0);
     ot_close(&t);
@@ -242,7 +242,7 @@ START_TEST(C098_ids_and_rows_outside_are_refused) {
     static const moe_expert_rows_attr wide = {sizeof attr, 3, 2, 4, 1, 0};
     static const moe_permute_attr permute = {sizeof permute, 2};
     static const int64_t at[] = {0, 4}, n[] = {4};
-    moe_rows rows = {sizeof rows, 1, 6, at, n, -1};
+    moe_rows rows = {sizeof rows, 1, 6, at, n, -1, NULL, NULL};
     moe_tensor ids = ot_fill(ot_tensor(&t, MOE_I32, 3, 2), -1), slot_row = ot_tensor(&t, MOE_I64, 3, 2);
     moe_tensor row_slot = ot_fill(ot_tensor(&t, MOE_I64, 6), 1), offsets = ot_tensor(&t, MOE_I64, 3);
     moe_tensor counts = ot_tensor(&t, MOE_I64, 2), x = ot_fill(ot_tensor(&t, MOE_F32, 3, 5), 1),
