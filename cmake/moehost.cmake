@@ -21,9 +21,9 @@ function(moe_own target)
 endfunction()
 
 # moe_plugin(<kind> <id> SOURCES ... [LIBS ...]): build/plugins/<kind>/<id>.so, one export, nothing unresolved.
-# Target name: plugin_<kind>_<id>.
+# Target name: plugin_<kind>_<id>. With CUDA build/double/plugins has it too, by a link, unless it HAS_DOUBLE of its own.
 function(moe_plugin kind id)
-  cmake_parse_arguments(ARG "" "" "SOURCES;LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "HAS_DOUBLE" "" "SOURCES;LIBS" ${ARGN})
   set(target plugin_${kind}_${id})
   add_library(${target} MODULE ${ARG_SOURCES})
   moe_own(${target})
@@ -37,6 +37,10 @@ function(moe_plugin kind id)
   endif()
   set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/plugin.map)
   install(TARGETS ${target} LIBRARY DESTINATION lib/moehost/plugins/${kind})
+  if(MOE_CUDA_FOUND AND NOT ARG_HAS_DOUBLE)
+    file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/double/plugins/${kind})
+    file(CREATE_LINK ../../../plugins/${kind}/${id}.so ${CMAKE_BINARY_DIR}/double/plugins/${kind}/${id}.so SYMBOLIC)
+  endif()
 endfunction()
 
 # moe_test(<name> SOURCES ... [LIBS ...] [TIMEOUT s]): one Check program, one CTest entry of that name.

@@ -1,0 +1,11 @@
+/* The operations of this device, once: X(name), one line each; ops/<name>.cu defines cuda_op_<name>. */
+#ifndef DEVICE_CUDA_LIST_H
+#define DEVICE_CUDA_LIST_H
+
+/* clang-format off */
+#define CUDA_OPS(X) \
+    X(add) \
+    X(rmsnorm)
+/* clang-format on */
+
+#endif

@@ -1,0 +1,306 @@
+/* Fibres of one block on one thread of the machine. See fibre.h. */
+#include "fibre.h"
+
+#include <sched.h>
+#include <sys/mman.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <vector>
+
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+#if !defined(__x86_64__)
+#error "fibres are written for x86-64"
+#endif
+
+namespace cuda_double {
+
+/* double_switch(save, load): keeps what a call must keep, leaves its stack pointer in *save and goes on with `load`. */
+extern "C" void double_switch(void **save, void *load);
+__asm__(
+    ".text\n"
+    ".globl double_switch\n"
+    ".hidden double_switch\n"
+    ".type double_switch, @function\n"
+    "double_switch:\n"
+    "    push %rbx\n"
+    "    push %rbp\n"
+    "    push %r12\n"
+    "    push %r13\n"
+    "    push %r14\n"
+    "    push %r15\n"
+    "    mov %rsp, (%rdi)\n"
+    "    mov %rsi, %rsp\n"
+    "    pop %r15\n"
+    "    pop %r14\n"
+    "    pop %r13\n"
+    "    pop %r12\n"
+    "    pop %rbp\n"
+    "    pop %rbx\n"
+    "    ret\n"
+    ".size double_switch, . - double_switch\n");
+enum { KEPT = 6 }; /* registers that it pushes */
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+static const size_t STACK_BYTES = 256 << 10;
+#else
+static const size_t STACK_BYTES = 64 << 10;
+#endif
+
+namespace {
+
+struct fibre {
+    void *stack;
+    uint3 thread;
+    unsigned id;
+    bool done;
+    void *tsan;
+};
+
+struct warp {
+    void *mine[32];
+    unsigned arrived; /* lanes that wait in meet_warp */
+    unsigned alive;
+    unsigned met[32]; /* meetings that each lane has left behind */
+};
+
+struct block {
+    place at;
+    std::vector<fibre> fibres;
+    std::vector<warp> warps;
+    unsigned n, current, live;
+    unsigned arrived, round; /* of sync_block */
+    int counting, counted;   /* of count_block */
+    std::map<const void *, std::unique_ptr<char[]>> shared;
+    std::unique_ptr<char[]> dynamic;
+    char *stacks = nullptr;
+    unsigned n_stacks = 0;
+    void *home;
+    void *tsan_home;
+    const std::function<void()> *kernel;
+    ~block() {
+        if (stacks) munmap(stacks, n_stacks * STACK_BYTES);
+    }
+};
+
+thread_local block *running;
+
+DOUBLE_UNSEEN void tsan_release(void *p) {
+#if defined(__SANITIZE_THREAD__)
+    __tsan_release(p);
+#else
+    (void)p;
+#endif
+}
+DOUBLE_UNSEEN void tsan_acquire(void *p) {
+#if defined(__SANITIZE_THREAD__)
+    __tsan_acquire(p);
+#else
+    (void)p;
+#endif
+}
+DOUBLE_UNSEEN void tsan_switch(void *to) {
+#if defined(__SANITIZE_THREAD__)
+    __tsan_switch_to_fiber(to, __tsan_switch_to_fiber_no_sync);
+#else
+    (void)to;
+#endif
+}
+
+DOUBLE_UNSEEN fibre &self() {
+    return running->fibres[running->current];
+}
+
+/* Goes on with the next fibre that has not ended, or with the block's caller when none is left. */
+DOUBLE_UNSEEN void next_fibre() {
+    block *b = running;
+    const unsigned from = b->current;
+    if (!b->live) {
+        void *unused;
+        tsan_switch(b->tsan_home);
+        double_switch(&unused, b->home);
+    }
+    unsigned to = from;
+    do to = to + 1 == b->n ? 0 : to + 1;
+    while (b->fibres[to].done);
+    if (to == from) return;
+    b->current = to;
+    tsan_switch(b->fibres[to].tsan);
+    double_switch(&b->fibres[from].stack, b->fibres[to].stack);
+}
+
+DOUBLE_UNSEEN void release_block(block *b) {
+    b->arrived = 0;
+    b->counted = b->counting;
+    b->counting = 0;
+    b->round++;
+}
+
+DOUBLE_UNSEEN void finish_warp(warp *w, unsigned mask, void (*finish)(void *const lanes[32], unsigned mask)) {
+    void *lanes[32] = {};
+    mask &= w->alive;
+    for (unsigned i = 0; i < 32; i++)
+        if (mask >> i & 1) {
+            lanes[i] = w->mine[i];
+            w->met[i]++;
+        }
+    w->arrived &= ~mask;
+    if (finish) finish(lanes, mask);
+}
+
+DOUBLE_UNSEEN void fibre_main() {
+    block *b = running;
+    tsan_acquire(b);
+    (*b->kernel)();
+    tsan_release(b);
+    fibre &f = self();
+    f.done = true;
+    b->live--;
+    b->warps[f.id / 32].alive &= ~(1u << f.id % 32);
+    if (b->live && b->arrived == b->live) release_block(b);
+    next_fibre();
+    abort(); /* an ended fibre is not chosen again */
+}
+
+DOUBLE_UNSEEN void make_stacks(block *b) {
+    if (b->n_stacks >= b->n) return;
+    if (b->stacks) munmap(b->stacks, b->n_stacks * STACK_BYTES);
+    b->n_stacks = b->n;
+    void *p =
+        mmap(nullptr, b->n * STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) {
+        perror("stacks of fibres");
+        abort();
+    }
+    b->stacks = static_cast<char *>(p);
+}
+
+DOUBLE_UNSEEN void begin_fibre(block *b, unsigned i) {
+    fibre &f = b->fibres[i];
+    const dim3 d = b->at.block_dim;
+    f = fibre{};
+    f.id = i;
+    f.thread = uint3{i % d.x, i / d.x % d.y, i / d.x / d.y};
+    void **top = reinterpret_cast<void **>(b->stacks + (i + 1) * STACK_BYTES - 64);
+    *--top = nullptr; /* where fibre_main would return to; keeps the stack aligned as after a call */
+    *--top = reinterpret_cast<void *>(fibre_main);
+    for (int k = 0; k < KEPT; k++) *--top = nullptr;
+    f.stack = top;
+#if defined(__SANITIZE_THREAD__)
+    f.tsan = __tsan_create_fiber(0);
+#endif
+}
+
+}  // namespace
+
+DOUBLE_UNSEEN const place &here() {
+    running->at.thread = self().thread;
+    return running->at;
+}
+
+DOUBLE_UNSEEN void *shared(const void *site, size_t bytes) {
+    std::unique_ptr<char[]> &p = running->shared[site];
+    if (!p) {
+        p.reset(new char[bytes]);
+        memset(p.get(), 0xcb, bytes);
+    }
+    return p.get();
+}
+
+DOUBLE_UNSEEN void *dynamic() {
+    return running->dynamic.get();
+}
+
+DOUBLE_UNSEEN int count_block(int predicate) {
+    block *b = running;
+    const unsigned round = b->round;
+    tsan_release(&b->round);
+    b->counting += predicate != 0;
+    if (++b->arrived == b->live) release_block(b);
+    while (b->round == round) next_fibre();
+    tsan_acquire(&b->round);
+    return b->counted;
+}
+
+DOUBLE_UNSEEN void sync_block() {
+    count_block(0);
+}
+
+DOUBLE_UNSEEN void meet_warp(unsigned mask, void *mine, void (*finish)(void *const lanes[32], unsigned mask)) {
+    block *b = running;
+    const unsigned at = self().id % 32;
+    warp *w = &b->warps[self().id / 32];
+    const unsigned met = w->met[at];
+    tsan_release(w);
+    w->mine[at] = mine;
+    w->arrived |= 1u << at;
+    for (;;) {
+        if (w->met[at] != met) break;
+        if ((w->arrived & mask & w->alive) == (mask & w->alive)) {
+            tsan_acquire(w);
+            finish_warp(w, mask, finish);
+            tsan_release(w);
+            break;
+        }
+        next_fibre();
+    }
+    tsan_acquire(w);
+}
+
+DOUBLE_UNSEEN unsigned lane() {
+    return self().id % 32;
+}
+
+DOUBLE_UNSEEN void yield() {
+    sched_yield();
+    next_fibre();
+}
+
+DOUBLE_UNSEEN void run_block(dim3 grid, dim3 dim, size_t shared_bytes, const std::function<void()> &kernel,
+                             uint64_t index) {
+    static thread_local block b;
+    b.n = b.live = dim.x * dim.y * dim.z;
+    b.at.block_dim = dim;
+    b.at.grid_dim = grid;
+    b.at.block =
+        uint3{(unsigned)(index % grid.x), (unsigned)(index / grid.x % grid.y), (unsigned)(index / grid.x / grid.y)};
+    b.kernel = &kernel;
+    b.current = b.arrived = b.round = 0;
+    b.counting = b.counted = 0;
+    b.shared.clear();
+    b.dynamic.reset(static_cast<char *>(nullptr));
+    if (shared_bytes) {
+        b.dynamic.reset(new char[shared_bytes]);
+        memset(b.dynamic.get(), 0xcb, shared_bytes);
+    }
+    make_stacks(&b);
+    b.fibres.resize(b.n);
+    b.warps.assign((b.n + 31) / 32, warp{});
+    for (unsigned i = 0; i < b.n; i++) {
+        begin_fibre(&b, i);
+        b.warps[i / 32].alive |= 1u << i % 32;
+    }
+    running = &b;
+#if defined(__SANITIZE_THREAD__)
+    b.tsan_home = __tsan_get_current_fiber();
+    __tsan_release(&b);
+#endif
+    tsan_switch(b.fibres[0].tsan);
+    double_switch(&b.home, b.fibres[0].stack);
+    tsan_acquire(&b);
+#if defined(__SANITIZE_THREAD__)
+    for (fibre &f : b.fibres) __tsan_destroy_fiber(f.tsan);
+#endif
+    running = nullptr;
+}
+
+}  // namespace cuda_double
