@@ -58,3 +58,30 @@ function(moe_test name)
   endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "CK_DEFAULT_TIMEOUT=${ARG_TIMEOUT}")
 endfunction()
+
+# moe_test_on(<device> <plugins> <name> <target>): the program of moe_test(<name>) once more, on another device, whose
+# plugins lie in that folder and are built by that target. CTest entry <device>_<name>, without the "cpu_" of <name>.
+function(moe_test_on device plugins name target)
+  string(REPLACE "cpu_" "" entry ${device}_${name})
+  add_test(NAME ${entry} COMMAND test_${name})
+  add_dependencies(test_${name} ${target})
+  set_tests_properties(${entry} PROPERTIES TIMEOUT 600
+    ENVIRONMENT "CK_DEFAULT_TIMEOUT=600;MOE_TEST_DEVICE=${device};MOE_TEST_PLUGINS=${plugins}")
+endfunction()
+
+# moe_test_on_cuda(<name>...): on device "cuda" through its double on the CPU, where that is built.
+function(moe_test_on_cuda)
+  if(TARGET plugin_double_device_cuda)
+    foreach(name ${ARGN})
+      moe_test_on(cuda ${CMAKE_BINARY_DIR}/double/plugins ${name} plugin_double_device_cuda)
+    endforeach()
+  endif()
+endfunction()
+
+# moe_test_on_late(<name>...): on the tests' own asynchronous device (tests/plugins/device/late).
+set(MOE_LATE_PLUGINS ${CMAKE_BINARY_DIR}/tests/plugins/device/late/plugins)
+function(moe_test_on_late)
+  foreach(name ${ARGN})
+    moe_test_on(late ${MOE_LATE_PLUGINS} ${name} test_device_late)
+  endforeach()
+endfunction()

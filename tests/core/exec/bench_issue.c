@@ -5,8 +5,8 @@
 
 START_TEST(measure_issue) {
     static const uint32_t nodes[] = {100, 1000, 3000}, n_lanes[] = {1, 2, 6};
-    cpu_open c;
-    cpu_open_start(&c, 1);
+    device_open c;
+    device_open_start(&c, 1);
     for (int i = 0; i < 3; i++)
         for (int k = 0; k < 3; k++) {
             run_graph r;
@@ -16,7 +16,7 @@ START_TEST(measure_issue) {
                    issue_median(&r, 101));
             run_graph_close(&r);
         }
-    cpu_open_stop(&c);
+    device_open_stop(&c);
 }
 END_TEST
 

@@ -11,7 +11,7 @@ static inline moe_status issue_nothing(void *ctx, moe_err *err) {
 }
 
 /* n nodes in turn on n_lanes lanes, each of which follows the one before. */
-static inline void issue_open(run_graph *r, cpu_open *c, uint32_t n, uint32_t n_lanes) {
+static inline void issue_open(run_graph *r, device_open *c, uint32_t n, uint32_t n_lanes) {
     graph *g = graph_create();
     buf_id x = graph_buffer_add(g, 8, "x");
     for (uint32_t i = 0; i < n; i++) run_graph_node(g, "n", (int32_t)(i % n_lanes), issue_nothing, NULL, NULL, BUFS(x));

@@ -4,7 +4,7 @@
 #include <exec/exec.h>
 
 #include "core/run_suite.h"
-#include "plugins/device/cpu_open.h"
+#include "plugins/device/device_open.h"
 
 typedef struct run_graph {
     graph *g;
@@ -15,7 +15,7 @@ typedef struct run_graph {
 } run_graph;
 
 /* g is finished; it and the order belong to the run from now on. */
-static inline void run_graph_open(run_graph *r, cpu_open *c, graph *g, uint32_t *order, exec_fail_fn on_fail,
+static inline void run_graph_open(run_graph *r, device_open *c, graph *g, uint32_t *order, exec_fail_fn on_fail,
                                   void *arg) {
     *r = (run_graph){.g = g, .order = order};
     if (!order) {

@@ -28,10 +28,10 @@ static void sum_rank(rank_env *env) {
     static const char *const names[] = {"dp", "ep"};
     static const int32_t lanes_of[] = {MOE_LANE_COMM_DP, MOE_LANE_COMM_EP};
     sum_node nodes[2] = {0};
-    cpu_open c;
+    device_open c;
     run_graph run;
     void *self = NULL;
-    cpu_open_start(&c, 1);
+    device_open_start(&c, 1);
     check_ok(comm->create(&cfg, rank_host(env, NULL), &self, err));
     graph *g = graph_create();
     for (int i = 0; i < 2; i++) {
@@ -58,7 +58,7 @@ static void sum_rank(rank_env *env) {
     run_graph_close(&run);
     for (int i = 0; i < 2; i++) comm->group_destroy(self, nodes[i].group);
     comm->destroy(self);
-    cpu_open_stop(&c);
+    device_open_stop(&c);
 }
 
 START_TEST(C084_lanes_may_be_started_in_opposite_order) {
@@ -74,9 +74,9 @@ END_TEST
 
 /* What libraries make once for a process is made by one thread: ThreadSanitizer cannot see how they guard it. */
 static void warm(void) {
-    cpu_open c;
-    cpu_open_start(&c, 1);
-    cpu_open_stop(&c);
+    device_open c;
+    device_open_start(&c, 1);
+    device_open_stop(&c);
 }
 
 int main(void) {

@@ -35,7 +35,7 @@ typedef struct scene {
     told told;
     run_graph run;
 } scene;
-static void open_scene(scene *s, cpu_open *c) {
+static void open_scene(scene *s, device_open *c) {
     memset(s, 0, sizeof *s);
     graph *g = graph_create();
     buf_id x = graph_buffer_add(g, 8, "x");
@@ -48,9 +48,9 @@ static void open_scene(scene *s, cpu_open *c) {
 }
 
 START_TEST(an_error_names_node_and_rank) {
-    cpu_open c;
+    device_open c;
     scene s;
-    cpu_open_start(&c, 1);
+    device_open_start(&c, 1);
     open_scene(&s, &c);
     check_ok(exec_issue(s.run.x, err));
     check_fails(exec_finish(s.run.x, err), MOE_E_DATA, "token 7 is not a number (node L2.mb0.route.fwd, rank 3)");
@@ -63,14 +63,14 @@ START_TEST(an_error_names_node_and_rank) {
     ck_assert(s.first == 1 && s.bad == 1 && s.next == 0 && s.follower == 0);
     ck_assert_int_eq(atomic_load(&s.told.calls), 1);
     run_graph_close(&s.run);
-    cpu_open_stop(&c);
+    device_open_stop(&c);
 }
 END_TEST
 
 START_TEST(an_error_is_the_same_a_thousand_times) {
     enum { REPEATS = UNDER_SANITIZER ? 200 : 1000 };
-    cpu_open c;
-    cpu_open_start(&c, 1);
+    device_open c;
+    device_open_start(&c, 1);
     for (int i = 0; i < REPEATS; i++) {
         scene s;
         open_scene(&s, &c);
@@ -82,7 +82,7 @@ START_TEST(an_error_is_the_same_a_thousand_times) {
         if (!good) ck_abort_msg("repeat %d: %d '%s', told '%s'", i, status, err.msg, s.told.msg);
         run_graph_close(&s.run);
     }
-    cpu_open_stop(&c);
+    device_open_stop(&c);
 }
 END_TEST
 
@@ -99,8 +99,8 @@ static moe_status fail_together(void *ctx, moe_err *err) {
 
 START_TEST(of_several_errors_one_is_kept) {
     static const char *const names[] = {"n0", "n1", "n2"};
-    cpu_open c;
-    cpu_open_start(&c, 1);
+    device_open c;
+    device_open_start(&c, 1);
     for (int i = 0; i < 100; i++) {
         graph *g = graph_create();
         meeting m = {0};
@@ -114,13 +114,13 @@ START_TEST(of_several_errors_one_is_kept) {
         ck_assert_int_eq(atomic_load(&t.calls), 1);
         run_graph_close(&run);
     }
-    cpu_open_stop(&c);
+    device_open_stop(&c);
 }
 END_TEST
 
 START_TEST(an_error_without_words_still_names_its_node) {
-    cpu_open c;
-    cpu_open_start(&c, 1);
+    device_open c;
+    device_open_start(&c, 1);
     graph *g = graph_create();
     run_graph_node(g, "silent", MOE_LANE_COMPUTE, fail_silently, NULL, NULL, NULL);
     check_ok(graph_finish(g, err));
@@ -129,13 +129,13 @@ START_TEST(an_error_without_words_still_names_its_node) {
     check_ok(exec_issue(run.x, err));
     check_fails(exec_finish(run.x, err), MOE_E_DEVICE, "node silent, rank 3");
     run_graph_close(&run);
-    cpu_open_stop(&c);
+    device_open_stop(&c);
 }
 END_TEST
 
 START_TEST(asynchronous_nodes_fail_the_same_way) {
-    cpu_open c;
-    cpu_open_start(&c, 1);
+    device_open c;
+    device_open_start(&c, 1);
     graph *g = graph_create();
     int bad = 0, next = 0;
     told t = {0};
@@ -149,7 +149,7 @@ START_TEST(asynchronous_nodes_fail_the_same_way) {
     check_fails(exec_finish(run.x, err), MOE_E_DATA, "node launch, rank 3");
     ck_assert(bad == 1 && next == 0 && atomic_load(&t.calls) == 1);
     run_graph_close(&run);
-    cpu_open_stop(&c);
+    device_open_stop(&c);
 }
 END_TEST
 

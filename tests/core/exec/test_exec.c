@@ -42,8 +42,8 @@ static void check_stamps(const graph *g, const uint32_t *order, const stamp *at)
 START_TEST(edges_hold_across_lanes) {
     enum { GRAPHS = 20, REPEATS = 50 };
     draw d = {(uint64_t)_i};
-    cpu_open c;
-    cpu_open_start(&c, 1);
+    device_open c;
+    device_open_start(&c, 1);
     for (int round = 0; round < GRAPHS; round++) {
         random_graph r = random_graph_make(&d, draw_below(&d, RANDOM_NODES) + 1, 20, draw_below(&d, MOE_LANES) + 1);
         uint32_t *order = malloc(RANDOM_NODES * sizeof *order);
@@ -67,7 +67,7 @@ START_TEST(edges_hold_across_lanes) {
         run_graph_close(&run);
     }
     ck_assert_ptr_null(exec_current_node());
-    cpu_open_stop(&c);
+    device_open_stop(&c);
 }
 END_TEST
 
@@ -96,8 +96,8 @@ static uint32_t fewest_commands(const graph *g, const uint32_t *order) {
 
 START_TEST(waits_are_the_fewest) {
     draw d = {(uint64_t)_i + 500};
-    cpu_open c;
-    cpu_open_start(&c, 1);
+    device_open c;
+    device_open_start(&c, 1);
     for (int round = 0; round < 40; round++) {
         random_graph r = random_graph_make(&d, draw_below(&d, RANDOM_NODES) + 1, 15, draw_below(&d, MOE_LANES) + 1);
         uint32_t *order = malloc(RANDOM_NODES * sizeof *order);
@@ -107,19 +107,19 @@ START_TEST(waits_are_the_fewest) {
         ck_assert_uint_eq(exec_commands(run.x), fewest_commands(r.g, order));
         run_graph_close(&run);
     }
-    cpu_open_stop(&c);
+    device_open_stop(&c);
 }
 END_TEST
 
 static uint32_t commands_of(graph *g) {
-    cpu_open c;
+    device_open c;
     run_graph run;
-    cpu_open_start(&c, 1);
+    device_open_start(&c, 1);
     check_ok(graph_finish(g, err));
     run_graph_open(&run, &c, g, NULL, NULL, NULL);
     uint32_t n = exec_commands(run.x);
     run_graph_close(&run);
-    cpu_open_stop(&c);
+    device_open_stop(&c);
     return n;
 }
 
@@ -156,7 +156,7 @@ END_TEST
 
 /* ---- asynchronous nodes ---- */
 typedef struct enqueuer {
-    cpu_open *c;
+    device_open *c;
     void *stream;
     pthread_t called_on, ran_on;
     int runs;
@@ -173,8 +173,8 @@ static moe_status enqueue(void *ctx, moe_err *err) {
 }
 
 START_TEST(asynchronous_nodes_are_called_by_the_issuer_with_their_stream) {
-    cpu_open c;
-    cpu_open_start(&c, 1);
+    device_open c;
+    device_open_start(&c, 1);
     graph *g = graph_create();
     enqueuer e[2] = {{.c = &c}, {.c = &c}};
     moe_sched_node info[2] = {random_info("first", MOE_LANE_COMPUTE), random_info("second", MOE_LANE_COMM_DP)};
@@ -195,13 +195,13 @@ START_TEST(asynchronous_nodes_are_called_by_the_issuer_with_their_stream) {
     ck_assert_ptr_eq(e[1].stream, run.streams.stream[MOE_LANE_COMM_DP]);
     ck_assert_ptr_null(run.streams.stream[MOE_LANE_COPY]); /* lanes that no node uses have no stream */
     run_graph_close(&run);
-    cpu_open_stop(&c);
+    device_open_stop(&c);
 }
 END_TEST
 
 START_TEST(nothing_to_run_is_done_at_once) {
-    cpu_open c;
-    cpu_open_start(&c, 1);
+    device_open c;
+    device_open_start(&c, 1);
     graph *g = graph_create();
     check_ok(graph_finish(g, err));
     run_graph run;
@@ -210,7 +210,7 @@ START_TEST(nothing_to_run_is_done_at_once) {
     check_ok(exec_finish(run.x, err));
     ck_assert_uint_eq(exec_commands(run.x), 0);
     run_graph_close(&run);
-    cpu_open_stop(&c);
+    device_open_stop(&c);
 }
 END_TEST
 

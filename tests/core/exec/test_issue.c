@@ -3,13 +3,13 @@
 #include "core/exec/issue.h"
 
 START_TEST(a_node_is_issued_in_less_than_a_microsecond) {
-    cpu_open c;
+    device_open c;
     run_graph r;
-    cpu_open_start(&c, 1);
+    device_open_start(&c, 1);
     issue_open(&r, &c, 1000, 1);
     double ns = issue_median(&r, 31);
     run_graph_close(&r);
-    cpu_open_stop(&c);
+    device_open_stop(&c);
     ck_assert_msg(ns > 0, "no time passed");
     if (!UNDER_SANITIZER) ck_assert_msg(ns < 1000, "median %.0f ns a node, want below 1000", ns);
 }

@@ -23,11 +23,11 @@ static uint32_t add(graph *g, const char *name, int32_t lane, useconds_t us, con
 
 /* Step time over the time that the busiest lane was busy: the least of several runs. */
 static double overlap_of(graph *g) {
-    cpu_open c;
+    device_open c;
     run_graph r;
     double best = 1e30;
     check_ok(graph_finish(g, err));
-    cpu_open_start(&c, 1);
+    device_open_start(&c, 1);
     run_graph_open(&r, &c, g, NULL, NULL, NULL);
     exec_span *spans = calloc(g->n_nodes, sizeof *spans);
     exec_watch(r.x, spans);
@@ -47,7 +47,7 @@ static double overlap_of(graph *g) {
     }
     free(spans);
     run_graph_close(&r);
-    cpu_open_stop(&c);
+    device_open_stop(&c);
     return best;
 }
 
@@ -98,9 +98,9 @@ START_TEST(what_is_ready_early_begins_early) {
     for (int i = 0; i < NODES; i++) add(g, "n", MOE_LANE_COMPUTE, 1, NULL, i == EARLY ? BUFS(d, grad) : BUFS(d));
     uint32_t last = add(g, "grads.all_reduce", MOE_LANE_COMM_DP, 1000, NULL, BUFS(grad));
     check_ok(graph_finish(g, err));
-    cpu_open c;
+    device_open c;
     run_graph r;
-    cpu_open_start(&c, 1);
+    device_open_start(&c, 1);
     run_graph_open(&r, &c, g, NULL, NULL, NULL);
     exec_span *spans = calloc(g->n_nodes, sizeof *spans);
     exec_watch(r.x, spans);
@@ -110,7 +110,7 @@ START_TEST(what_is_ready_early_begins_early) {
     ck_assert_int_lt(spans[last].begin, spans[NODES / 2].begin);
     free(spans);
     run_graph_close(&r);
-    cpu_open_stop(&c);
+    device_open_stop(&c);
 }
 END_TEST
 

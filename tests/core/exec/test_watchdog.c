@@ -72,7 +72,7 @@ static moe_status sleep_a_while(void *ctx, moe_err *err) {
 
 /* ---- a rank ---- */
 typedef struct scene {
-    cpu_open c;
+    device_open c;
     fake_comm comm;
     run_graph run;
     uint32_t members[2];
@@ -97,7 +97,7 @@ static uint32_t add(graph *g, const char *name, int32_t group, graph_fn fn, void
 
 /* g: as emitted; not finished yet. */
 static void open_scene(scene *s, graph *g, const moe_comm_v0 *comm, double timeout, double grace) {
-    cpu_open_start(&s->c, 1);
+    device_open_start(&s->c, 1);
     s->members[1] = 3;
     s->group = (exec_group){.name = "dp", .handle = &s->group, .ranks = s->members, .n = 2};
     s->groups = (exec_groups){&s->group, 1, -1};
@@ -118,7 +118,7 @@ static void close_scene(scene *s) {
     watchdog_detach(s->dog);
     watchdog_destroy(s->dog);
     run_graph_close(&s->run);
-    cpu_open_stop(&s->c);
+    device_open_stop(&s->c);
     pthread_cond_destroy(&s->comm.changed);
     pthread_mutex_destroy(&s->comm.lock);
     free(s);

@@ -1,6 +1,6 @@
 /* comm/threads under injected delays, a thousand rounds each: ranks without any tokens in the exchanges of experts, and
  * two groups on two streams whose calls the ranks issue in opposite orders. Delays come from a seeded sequence. */
-#include "plugins/device/cpu_open.h"
+#include "plugins/device/device_open.h"
 #include "watch.h"
 
 enum { ROUNDS = 1000, DELAY_US = 100 };
@@ -247,7 +247,7 @@ typedef struct cross_job {
 } cross_job;
 typedef struct cross_rank {
     cross_case *k;
-    cpu_open dev;
+    device_open dev;
     void *self, *groups[2], *streams[2], *done[2], *checked;
     uint32_t r;
     dice d;
@@ -319,7 +319,7 @@ static void cross_main(rank_env *env) {
     cross_rank *e = calloc(1, sizeof *e);
     moe_err err = {.size = sizeof err};
     *e = (cross_rank){.k = k, .r = env->rank, .d = dice_new(84 + env->rank)};
-    cpu_open_start(&e->dev, 1);
+    device_open_start(&e->dev, 1);
     const moe_device_v0 *t = e->dev.table;
     e->self = threads_open(env, k->w.c);
     watch_instance(&k->w, e->r, e->self);
@@ -344,7 +344,7 @@ static void cross_main(rank_env *env) {
     t->event_destroy(e->dev.self, e->checked);
     watch_instance(&k->w, e->r, NULL);
     k->w.c->destroy(e->self);
-    cpu_open_stop(&e->dev);
+    device_open_stop(&e->dev);
     free(e);
 }
 

@@ -4,13 +4,13 @@
 #include "enqueue.h"
 
 START_TEST(measure_enqueue) {
-    cpu_open c;
-    cpu_open_start(&c, 1);
+    device_open c;
+    device_open_start(&c, 1);
     enqueue_median(&c, 11, 1000);
     printf("burst of 16:      %.0f ns\n", enqueue_median(&c, 101, 16));
     printf("burst of 1000:    %.0f ns\n", enqueue_median(&c, 101, 1000));
     printf("run of 1000000:   %.0f ns\n", enqueue_median(&c, 3, 1000000));
-    cpu_open_stop(&c);
+    device_open_stop(&c);
 }
 END_TEST
 

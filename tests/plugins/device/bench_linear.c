@@ -33,7 +33,7 @@ static double measure_peak(void) {
     return best * 1e-9;
 }
 
-static double measure(cpu_open *c, const linear_case *z) {
+static double measure(device_open *c, const linear_case *z) {
     linear_data d;
     moe_err err = {.size = sizeof err};
     int64_t rows = z->groups ? z->offsets[z->groups] : z->m;
@@ -56,8 +56,8 @@ START_TEST(measure_linear) {
     static const char *const roles[] = {"fprop", "dgrad", "wgrad"};
     const int threads = _i;
     double peak = measure_peak();
-    cpu_open c;
-    cpu_open_start(&c, threads);
+    device_open c;
+    device_open_start(&c, threads);
     printf("peak of one thread: %.0f GFLOP/s\n", peak);
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
         for (int bf16 = 0; bf16 < 2; bf16++)
@@ -76,7 +76,7 @@ START_TEST(measure_linear) {
                        bf16 ? "BF16" : "F32 ", (long long)z.m, (long long)z.n, (long long)z.k, z.groups, got,
                        100.0 * got / peak);
             }
-    cpu_open_stop(&c);
+    device_open_stop(&c);
 }
 END_TEST
 

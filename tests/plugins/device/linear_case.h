@@ -4,7 +4,7 @@
 #define TESTS_LINEAR_CASE_H
 #include <math.h>
 
-#include "cpu_open.h"
+#include "device_open.h"
 
 typedef struct linear_case {
     int32_t role, dtype, out_dtype;
@@ -68,16 +68,16 @@ static inline void linear_fill(const linear_case *z, void *p, float *f, int32_t 
     }
 }
 
-static inline void linear_make(cpu_open *c, const linear_case *z, linear_data *d, uint32_t seed) {
+static inline void linear_make(device_open *c, const linear_case *z, linear_data *d, uint32_t seed) {
     int64_t g = z->groups ? z->groups : 1, w = g * z->n * z->k, x = z->m * z->k, y = z->m * z->n;
     int wgrad = z->role == MOE_WGRAD;
     memset(d, 0, sizeof *d);
     d->na = z->role == MOE_FPROP ? x : y;
     d->nb = wgrad ? x : w;
     d->nout = z->role == MOE_FPROP ? y : z->role == MOE_DGRAD ? x : w;
-    d->a = cpu_open_alloc(c, (uint64_t)d->na * 4);
-    d->b = cpu_open_alloc(c, (uint64_t)d->nb * 4);
-    d->out = cpu_open_alloc(c, (uint64_t)d->nout * 4);
+    d->a = device_open_alloc(c, (uint64_t)d->na * 4);
+    d->b = device_open_alloc(c, (uint64_t)d->nb * 4);
+    d->out = device_open_alloc(c, (uint64_t)d->nout * 4);
     d->fa = malloc((size_t)d->na * 4 + 4);
     d->fb = malloc((size_t)d->nb * 4 + 4);
     d->before = malloc((size_t)d->nout * 4 + 4);
@@ -91,10 +91,10 @@ static inline void linear_make(cpu_open *c, const linear_case *z, linear_data *d
         d->before[i] = linear_get(d->out, z->out_dtype, i);
     }
     const int64_t sx[2] = {z->m, z->k}, sy[2] = {z->m, z->n};
-    moe_tensor tw = z->groups ? cpu_open_tensor(NULL, z->dtype, 3, (int64_t)z->groups, z->n, z->k)
-                              : cpu_open_tensor(NULL, z->dtype, 2, z->n, z->k);
-    moe_tensor tx = cpu_open_tensor(NULL, z->dtype, 2, sx[0], sx[1]),
-               ty = cpu_open_tensor(NULL, z->dtype, 2, sy[0], sy[1]);
+    moe_tensor tw = z->groups ? device_open_tensor(NULL, z->dtype, 3, (int64_t)z->groups, z->n, z->k)
+                              : device_open_tensor(NULL, z->dtype, 2, z->n, z->k);
+    moe_tensor tx = device_open_tensor(NULL, z->dtype, 2, sx[0], sx[1]),
+               ty = device_open_tensor(NULL, z->dtype, 2, sy[0], sy[1]);
     d->in[0] = z->role == MOE_FPROP ? tx : ty;
     d->in[1] = wgrad ? tx : tw;
     d->to[0] = z->role == MOE_FPROP ? ty : z->role == MOE_DGRAD ? tx : tw;
@@ -105,20 +105,20 @@ static inline void linear_make(cpu_open *c, const linear_case *z, linear_data *d
     d->rows = (moe_rows){sizeof(moe_rows), z->groups, z->m, z->offsets, z->counts, -1, NULL, NULL};
 }
 
-static inline void linear_drop(cpu_open *c, linear_data *d) {
-    cpu_open_free(c, d->a, (uint64_t)d->na * 4);
-    cpu_open_free(c, d->b, (uint64_t)d->nb * 4);
-    cpu_open_free(c, d->out, (uint64_t)d->nout * 4);
+static inline void linear_drop(device_open *c, linear_data *d) {
+    device_open_free(c, d->a, (uint64_t)d->na * 4);
+    device_open_free(c, d->b, (uint64_t)d->nb * 4);
+    device_open_free(c, d->out, (uint64_t)d->nout * 4);
     free(d->fa);
     free(d->fb);
     free(d->before);
 }
 
-static inline moe_status linear_run(cpu_open *c, const linear_case *z, linear_data *d, moe_err *err) {
+static inline moe_status linear_run(device_open *c, const linear_case *z, linear_data *d, moe_err *err) {
     moe_linear_attr attr = {sizeof attr, z->role, z->accumulate, 0};
     moe_op_args args = {.n_in = 2, .n_out = 1, .in = d->in, .out = d->to, .attr = &attr};
     args.rows = z->groups ? &d->rows : NULL;
-    return cpu_open_forward(c, MOE_OP_LINEAR, &args, err);
+    return device_open_forward(c, MOE_OP_LINEAR, &args, err);
 }
 
 /* What element i of out must be. */

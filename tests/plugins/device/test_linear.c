@@ -5,13 +5,13 @@
 #include "linear_case.h"
 
 static moe_err err = {.size = sizeof(moe_err)};
-static cpu_open c;
+static device_open c;
 
 static void setup(void) {
-    cpu_open_start(&c, 2);
+    device_open_start(&c, 2);
 }
 static void teardown(void) {
-    cpu_open_stop(&c);
+    device_open_stop(&c);
 }
 
 static void run_and_check(const linear_case *z, uint32_t seed) {
@@ -159,15 +159,15 @@ END_TEST
 START_TEST(bf16_converted_and_native_equal_the_triple_loop) {
     static const char *const ways[] = {"convert", "native"};
     const moe_kv kv[] = {{"threads", "2"}, {"bf16", ways[_i % 2]}};
-    cpu_open usual = c;
-    moe_status s = cpu_open_with(&c, kv, 2, &err);
+    device_open usual = c;
+    moe_status s = device_open_with(&c, kv, 2, &err);
     if (s == MOE_OK) {
         linear_case dense = {.m = 37, .n = 101, .k = 1053}, groups = {.n = 33, .k = 70};
         uint32_t seed = 17u + (uint32_t)_i;
         make_groups(&groups, 9, 60, 8, &seed);
         run_all(dense, seed);
         run_all(groups, seed);
-        cpu_open_stop(&c);
+        device_open_stop(&c);
     } else {
         ck_assert_int_eq(_i % 2, 1);
         ck_assert_int_eq(s, MOE_E_UNSUPPORTED);
@@ -191,9 +191,9 @@ START_TEST(same_bits_with_one_two_and_three_threads) {
         z.dtype = dtypes[t][0];
         z.out_dtype = z.role == MOE_WGRAD ? MOE_F32 : dtypes[t][1];
         for (int threads = 1; threads <= 3; threads++) {
-            cpu_open other;
+            device_open other;
             linear_data d;
-            cpu_open_start(&other, threads);
+            device_open_start(&other, threads);
             linear_make(&other, &z, &d, 21);
             ck_assert_int_eq(linear_run(&other, &z, &d, &err), MOE_OK);
             size_t bytes = (size_t)d.nout * (z.out_dtype == MOE_F32 ? 4 : 2);
@@ -203,7 +203,7 @@ START_TEST(same_bits_with_one_two_and_three_threads) {
             }
             ck_assert_msg(memcmp(first, d.out, bytes) == 0, "role %d: %d threads differ from 1", z.role, threads);
             linear_drop(&other, &d);
-            cpu_open_stop(&other);
+            device_open_stop(&other);
         }
         free(first);
     }
@@ -250,12 +250,12 @@ static const refusal refusals[] = {
 
 START_TEST(bad_arguments_are_refused_by_name_and_shape) {
     moe_linear_attr attr = {sizeof attr, MOE_FPROP, 0, 0};
-    moe_tensor in[2] = {cpu_open_tensor(NULL, MOE_F32, 2, 4, 7), cpu_open_tensor(NULL, MOE_F32, 2, 5, 7)};
-    moe_tensor out = cpu_open_tensor(NULL, MOE_F32, 2, 4, 5);
+    moe_tensor in[2] = {device_open_tensor(NULL, MOE_F32, 2, 4, 7), device_open_tensor(NULL, MOE_F32, 2, 5, 7)};
+    moe_tensor out = device_open_tensor(NULL, MOE_F32, 2, 4, 5);
     moe_rows rows = {.size = sizeof rows, .groups = 2, .max = 4, .host_total = -1};
     moe_op_args args = {.size = sizeof args, .n_in = 2, .n_out = 1, .in = in, .out = &out, .attr = &attr};
     uint64_t saved = 1, workspace = 1;
-    const moe_op *op = cpu_open_find(&c, MOE_OP_LINEAR);
+    const moe_op *op = device_open_find(&c, MOE_OP_LINEAR);
     ck_assert_int_eq(op->sizes(c.self, &args, &saved, &workspace, &err), MOE_OK);
     ck_assert_uint_eq(saved, 0);
     int what = refusals[_i].what;

@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "cpu_open.h"
+#include "device_open.h"
 
 enum { MOST = 20000 };
 static moe_err err = {.size = sizeof(moe_err)};
@@ -38,7 +38,7 @@ static void run_loop(void *arg) {
     l->early += atomic_load(&l->finished) != before + l->n;
 }
 
-static const moe_parallel *find_pool(cpu_open *c, uint32_t threads) {
+static const moe_parallel *find_pool(device_open *c, uint32_t threads) {
     const moe_parallel *p = c->table->extension(c->self, "moe.parallel/0");
     ck_assert_ptr_nonnull(p);
     ck_assert_uint_eq(p->threads, threads);
@@ -57,8 +57,8 @@ static void check_each_once(loop_test *l, int times) {
 START_TEST(each_piece_runs_once) {
     static const int64_t sizes[] = {0, 1, 2, 3, 7, 64, MOST};
     int threads = _i + 1;
-    cpu_open c;
-    cpu_open_start(&c, threads);
+    device_open c;
+    device_open_start(&c, threads);
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
         loop_test *l = calloc(1, sizeof *l);
         l->pool = find_pool(&c, (uint32_t)threads);
@@ -70,13 +70,13 @@ START_TEST(each_piece_runs_once) {
         check_each_once(l, 20);
         free(l);
     }
-    cpu_open_stop(&c);
+    device_open_stop(&c);
 }
 END_TEST
 
 START_TEST(loops_after_a_pause_find_sleeping_helpers) {
-    cpu_open c;
-    cpu_open_start(&c, 3);
+    device_open c;
+    device_open_start(&c, 3);
     loop_test *l = calloc(1, sizeof *l);
     l->pool = find_pool(&c, 3);
     l->threads = 3;
@@ -88,7 +88,7 @@ START_TEST(loops_after_a_pause_find_sleeping_helpers) {
     }
     check_each_once(l, 50);
     free(l);
-    cpu_open_stop(&c);
+    device_open_stop(&c);
 }
 END_TEST
 
@@ -110,8 +110,8 @@ static void run_nested(void *arg) {
 }
 
 START_TEST(a_busy_pool_leaves_the_loop_to_its_caller) {
-    cpu_open c;
-    cpu_open_start(&c, 3);
+    device_open c;
+    device_open_start(&c, 3);
     loop_test *l = calloc(1, sizeof *l);
     l->pool = find_pool(&c, 3);
     l->n = 200;
@@ -120,13 +120,13 @@ START_TEST(a_busy_pool_leaves_the_loop_to_its_caller) {
     check_each_once(l, 1);
     ck_assert_int_eq(atomic_load(&l->nested), 2000);
     free(l);
-    cpu_open_stop(&c);
+    device_open_stop(&c);
 }
 END_TEST
 
 START_TEST(two_streams_may_loop_at_the_same_time) {
-    cpu_open c;
-    cpu_open_start(&c, 3);
+    device_open c;
+    device_open_start(&c, 3);
     void *other = NULL;
     ck_assert_int_eq(c.table->stream_create(c.self, "other", &other, &err), MOE_OK);
     loop_test *a = calloc(1, sizeof *a), *b = calloc(1, sizeof *b);
@@ -144,7 +144,7 @@ START_TEST(two_streams_may_loop_at_the_same_time) {
     free(a);
     free(b);
     c.table->stream_destroy(c.self, other);
-    cpu_open_stop(&c);
+    device_open_stop(&c);
 }
 END_TEST
 
@@ -217,8 +217,8 @@ static const refusal refusals[] = {
 START_TEST(bad_options_are_refused_with_key_and_value) {
     const refusal *f = &refusals[_i];
     const moe_kv kv[] = {{f->key, f->value}};
-    cpu_open c;
-    ck_assert_int_eq(cpu_open_with(&c, kv, 1, &err), MOE_E_ARG);
+    device_open c;
+    ck_assert_int_eq(device_open_with(&c, kv, 1, &err), MOE_E_ARG);
     ck_assert_msg(strstr(err.msg, f->text) != NULL, "got: %s", err.msg);
     ck_assert_ptr_null(c.self);
 }
@@ -238,11 +238,11 @@ END_TEST
 
 START_TEST(an_instruction_set_is_there_or_refused) {
     static const char *const sets[] = {"base", "v3", "v4"};
-    cpu_open c;
-    moe_status s = cpu_open_try(&c, "1", sets[_i], "0", &err);
+    device_open c;
+    moe_status s = device_open_try(&c, "1", sets[_i], "0", &err);
     if (_i == 0) ck_assert_int_eq(s, MOE_OK);
     if (s == MOE_OK) {
-        cpu_open_stop(&c);
+        device_open_stop(&c);
     } else {
         ck_assert_int_eq(s, MOE_E_UNSUPPORTED);
         ck_assert_msg(strstr(err.msg, "this machine lacks") != NULL, "got: %s", err.msg);
@@ -251,8 +251,8 @@ START_TEST(an_instruction_set_is_there_or_refused) {
 END_TEST
 
 START_TEST(the_records_are_complete) {
-    cpu_open c;
-    cpu_open_start(&c, 1);
+    device_open c;
+    device_open_start(&c, 1);
     static const char *const with_backward[] = {
         MOE_OP_EMBED,     MOE_OP_RMSNORM,  MOE_OP_ROPE, MOE_OP_ATTENTION, MOE_OP_SWIGLU_PROB, MOE_OP_ROUTER_LINEAR,
         MOE_OP_HEAD_NORM, MOE_OP_MLA_PACK, MOE_OP_BIAS, MOE_OP_SIGMOID,   MOE_OP_JITTER};
@@ -263,26 +263,26 @@ START_TEST(the_records_are_complete) {
         const moe_op *op = c.table->ops[i];
         ck_assert_uint_eq(op->size, sizeof *op);
         ck_assert(op->sizes && op->forward);
-        ck_assert_ptr_eq(cpu_open_find(&c, op->name), op); /* no name twice */
+        ck_assert_ptr_eq(device_open_find(&c, op->name), op); /* no name twice */
         backwards += op->backward != NULL;
     }
-    for (uint32_t i = 0; i < n_with; i++) ck_assert_ptr_nonnull(cpu_open_find(&c, with_backward[i])->backward);
+    for (uint32_t i = 0; i < n_with; i++) ck_assert_ptr_nonnull(device_open_find(&c, with_backward[i])->backward);
     ck_assert_uint_eq(backwards, n_with);
-    cpu_open_stop(&c);
+    device_open_stop(&c);
 }
 END_TEST
 
 START_TEST(memory_is_zero_aligned_and_refused_beyond_the_machine) {
     static const uint64_t sizes[] = {1, 4096, 4097, (UINT64_C(2) << 20) - 1, (UINT64_C(4) << 20) + 12345};
-    cpu_open c;
-    cpu_open_start(&c, 1);
+    device_open c;
+    device_open_start(&c, 1);
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        unsigned char *p = cpu_open_alloc(&c, sizes[i]), any = 0;
+        unsigned char *p = device_open_alloc(&c, sizes[i]), any = 0;
         ck_assert_uint_eq((uintptr_t)p % 64, 0);
         for (uint64_t j = 0; j < sizes[i]; j++) any |= p[j];
         ck_assert_int_eq(any, 0);
         memset(p, 0xff, sizes[i]);
-        cpu_open_free(&c, p, sizes[i]);
+        device_open_free(&c, p, sizes[i]);
     }
     void *p = &c;
     ck_assert_int_eq(c.table->alloc(c.self, MOE_SPACE_HOST, UINT64_C(1) << 60, &p, &err), MOE_E_NOMEM);
@@ -290,7 +290,7 @@ START_TEST(memory_is_zero_aligned_and_refused_beyond_the_machine) {
     ck_assert_int_eq(c.table->alloc(c.self, MOE_SPACE_HOST, UINT64_MAX, &p, &err), MOE_E_NOMEM);
     ck_assert_ptr_eq(p, &c); /* outputs are set on success only */
     c.table->free(c.self, MOE_SPACE_DEVICE, NULL, 100);
-    cpu_open_stop(&c);
+    device_open_stop(&c);
 }
 END_TEST
 

@@ -17,16 +17,16 @@ static void check_near(const char *what, int64_t i, double got, double want, dou
     if (!(fabs(got - want) <= tol)) ck_abort_msg("%s[%lld] is %g, want %g", what, (long long)i, got, want);
 }
 
-static void make(cpu_open *c, router_case *z, uint32_t seed) {
+static void make(device_open *c, router_case *z, uint32_t seed) {
     linear_case plain = {.fractions = 1};
     int64_t tx = z->t * z->h, te = z->t * z->e, eh = z->e * z->h, most = tx + te + eh + 1;
     float *unused = malloc((size_t)most * 4);
-    z->x = cpu_open_alloc(c, (uint64_t)tx * 4);
-    z->dx = cpu_open_alloc(c, (uint64_t)tx * 4);
-    z->w = cpu_open_alloc(c, (uint64_t)eh * 4);
-    z->dw = cpu_open_alloc(c, (uint64_t)eh * 4);
-    z->dlogits = cpu_open_alloc(c, (uint64_t)te * 4);
-    z->logits = cpu_open_alloc(c, (uint64_t)te * 4);
+    z->x = device_open_alloc(c, (uint64_t)tx * 4);
+    z->dx = device_open_alloc(c, (uint64_t)tx * 4);
+    z->w = device_open_alloc(c, (uint64_t)eh * 4);
+    z->dw = device_open_alloc(c, (uint64_t)eh * 4);
+    z->dlogits = device_open_alloc(c, (uint64_t)te * 4);
+    z->logits = device_open_alloc(c, (uint64_t)te * 4);
     z->dx0 = malloc((size_t)tx * 4 + 4);
     z->dw0 = malloc((size_t)eh * 4 + 4);
     linear_fill(&plain, z->x, unused, z->dtype, tx, 0, &seed);
@@ -37,35 +37,35 @@ static void make(cpu_open *c, router_case *z, uint32_t seed) {
     for (int64_t i = 0; i < te; i++) z->logits[i] = NAN;
     free(unused);
 }
-static void drop(cpu_open *c, router_case *z) {
-    cpu_open_free(c, z->x, (uint64_t)(z->t * z->h) * 4);
-    cpu_open_free(c, z->dx, (uint64_t)(z->t * z->h) * 4);
-    cpu_open_free(c, z->w, (uint64_t)(z->e * z->h) * 4);
-    cpu_open_free(c, z->dw, (uint64_t)(z->e * z->h) * 4);
-    cpu_open_free(c, z->dlogits, (uint64_t)(z->t * z->e) * 4);
-    cpu_open_free(c, z->logits, (uint64_t)(z->t * z->e) * 4);
+static void drop(device_open *c, router_case *z) {
+    device_open_free(c, z->x, (uint64_t)(z->t * z->h) * 4);
+    device_open_free(c, z->dx, (uint64_t)(z->t * z->h) * 4);
+    device_open_free(c, z->w, (uint64_t)(z->e * z->h) * 4);
+    device_open_free(c, z->dw, (uint64_t)(z->e * z->h) * 4);
+    device_open_free(c, z->dlogits, (uint64_t)(z->t * z->e) * 4);
+    device_open_free(c, z->logits, (uint64_t)(z->t * z->e) * 4);
     free(z->dx0);
     free(z->dw0);
 }
 
-static void run(cpu_open *c, router_case *z, int backward) {
-    moe_tensor x = cpu_open_tensor(z->x, z->dtype, 2, z->t, z->h), w = cpu_open_tensor(z->w, MOE_F32, 2, z->e, z->h);
-    moe_tensor l = cpu_open_tensor(z->logits, MOE_F32, 2, z->t, z->e);
-    moe_tensor dl = cpu_open_tensor(z->dlogits, MOE_F32, 2, z->t, z->e);
+static void run(device_open *c, router_case *z, int backward) {
+    moe_tensor x = device_open_tensor(z->x, z->dtype, 2, z->t, z->h), w = device_open_tensor(z->w, MOE_F32, 2, z->e, z->h);
+    moe_tensor l = device_open_tensor(z->logits, MOE_F32, 2, z->t, z->e);
+    moe_tensor dl = device_open_tensor(z->dlogits, MOE_F32, 2, z->t, z->e);
     moe_tensor in[2] = {x, w}, in_back[3] = {dl, x, w};
-    moe_tensor out_back[2] = {cpu_open_tensor(z->dx, z->dtype, 2, z->t, z->h),
-                              cpu_open_tensor(z->dw, MOE_F32, 2, z->e, z->h)};
+    moe_tensor out_back[2] = {device_open_tensor(z->dx, z->dtype, 2, z->t, z->h),
+                              device_open_tensor(z->dw, MOE_F32, 2, z->e, z->h)};
     moe_op_args args = {.size = sizeof args, .n_in = 2, .n_out = 1, .in = in, .out = &l};
-    const moe_op *op = cpu_open_find(c, MOE_OP_ROUTER_LINEAR);
+    const moe_op *op = device_open_find(c, MOE_OP_ROUTER_LINEAR);
     uint64_t saved = 1, workspace = 0;
     ck_assert_int_eq(op->sizes(c->self, &args, &saved, &workspace, &err), MOE_OK);
     ck_assert_uint_eq(saved, 0);
-    void *room = cpu_open_alloc(c, workspace);
+    void *room = device_open_alloc(c, workspace);
     if (backward) args = (moe_op_args){.size = sizeof args, .n_in = 3, .n_out = 2, .in = in_back, .out = out_back};
     args.workspace = workspace ? room : NULL;
-    moe_status s = cpu_open_run_step(c, backward ? op->backward : op->forward, &args, &err);
+    moe_status s = device_open_run_step(c, backward ? op->backward : op->forward, &args, &err);
     ck_assert_msg(s == MOE_OK, "%s", err.msg);
-    cpu_open_free(c, room, workspace);
+    device_open_free(c, room, workspace);
 }
 
 static const int64_t shapes[][3] = {{0, 8, 4},     {1, 1, 1},     {5, 16, 3},  {40, 33, 8},
@@ -73,8 +73,8 @@ static const int64_t shapes[][3] = {{0, 8, 4},     {1, 1, 1},     {5, 16, 3},  {
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
 START_TEST(forward_equals_the_plain_loop) {
-    cpu_open c;
-    cpu_open_start(&c, 2);
+    device_open c;
+    device_open_start(&c, 2);
     for (int bf16 = 0; bf16 < 2; bf16++) {
         router_case z = {
             .t = shapes[_i][0], .h = shapes[_i][1], .e = shapes[_i][2], .dtype = bf16 ? MOE_BF16 : MOE_F32};
@@ -89,13 +89,13 @@ START_TEST(forward_equals_the_plain_loop) {
             }
         drop(&c, &z);
     }
-    cpu_open_stop(&c);
+    device_open_stop(&c);
 }
 END_TEST
 
 START_TEST(backward_adds_the_plain_loops) {
-    cpu_open c;
-    cpu_open_start(&c, 2);
+    device_open c;
+    device_open_start(&c, 2);
     for (int bf16 = 0; bf16 < 2; bf16++) {
         router_case z = {
             .t = shapes[_i][0], .h = shapes[_i][1], .e = shapes[_i][2], .dtype = bf16 ? MOE_BF16 : MOE_F32};
@@ -117,18 +117,18 @@ START_TEST(backward_adds_the_plain_loops) {
             }
         drop(&c, &z);
     }
-    cpu_open_stop(&c);
+    device_open_stop(&c);
 }
 END_TEST
 
 /* loss = <dlogits, logits(x, w)>, in double from the FP32 logits. */
-static double loss(cpu_open *c, router_case *z) {
+static double loss(device_open *c, router_case *z) {
     double sum = 0;
     run(c, z, 0);
     for (int64_t i = 0; i < z->t * z->e; i++) sum += (double)z->dlogits[i] * (double)z->logits[i];
     return sum;
 }
-static double slope(cpu_open *c, router_case *z, float *at) {
+static double slope(device_open *c, router_case *z, float *at) {
     const float step = 0.25f, was = *at;
     *at = was + step;
     double up = loss(c, z), high = (double)*at;
@@ -139,8 +139,8 @@ static double slope(cpu_open *c, router_case *z, float *at) {
 }
 
 START_TEST(backward_equals_finite_differences) {
-    cpu_open c;
-    cpu_open_start(&c, 2);
+    device_open c;
+    device_open_start(&c, 2);
     router_case z = {.t = 6, .h = 11, .e = 4, .dtype = MOE_F32};
     make(&c, &z, 7);
     run(&c, &z, 1);
@@ -149,7 +149,7 @@ START_TEST(backward_equals_finite_differences) {
     for (int64_t i = 0; i < z.e * z.h; i++)
         ck_assert_double_eq_tol((double)(z.dw[i] - z.dw0[i]), slope(&c, &z, z.w + i), 2e-4);
     drop(&c, &z);
-    cpu_open_stop(&c);
+    device_open_stop(&c);
 }
 END_TEST
 
@@ -157,8 +157,8 @@ START_TEST(same_bits_with_one_two_and_three_threads) {
     float *dw = NULL, *dx = NULL, *logits = NULL;
     const int64_t t = 2500, h = 48, e = 8;
     for (int threads = 1; threads <= 3; threads++) {
-        cpu_open c;
-        cpu_open_start(&c, threads);
+        device_open c;
+        device_open_start(&c, threads);
         router_case z = {.t = t, .h = h, .e = e, .dtype = MOE_F32};
         make(&c, &z, 9);
         run(&c, &z, 0);
@@ -175,7 +175,7 @@ START_TEST(same_bits_with_one_two_and_three_threads) {
         ck_assert_int_eq(memcmp(dx, z.dx, (size_t)(t * h) * 4), 0);
         ck_assert_int_eq(memcmp(logits, z.logits, (size_t)(t * e) * 4), 0);
         drop(&c, &z);
-        cpu_open_stop(&c);
+        device_open_stop(&c);
     }
     free(dw);
     free(dx);
@@ -184,16 +184,16 @@ START_TEST(same_bits_with_one_two_and_three_threads) {
 END_TEST
 
 START_TEST(a_weight_in_bf16_is_refused) {
-    cpu_open c;
-    cpu_open_start(&c, 1);
-    moe_tensor in[2] = {cpu_open_tensor(NULL, MOE_BF16, 2, 4, 8), cpu_open_tensor(NULL, MOE_BF16, 2, 3, 8)};
-    moe_tensor out = cpu_open_tensor(NULL, MOE_F32, 2, 4, 3);
+    device_open c;
+    device_open_start(&c, 1);
+    moe_tensor in[2] = {device_open_tensor(NULL, MOE_BF16, 2, 4, 8), device_open_tensor(NULL, MOE_BF16, 2, 3, 8)};
+    moe_tensor out = device_open_tensor(NULL, MOE_F32, 2, 4, 3);
     moe_op_args args = {.size = sizeof args, .n_in = 2, .n_out = 1, .in = in, .out = &out};
     uint64_t saved, workspace;
-    const moe_op *op = cpu_open_find(&c, MOE_OP_ROUTER_LINEAR);
+    const moe_op *op = device_open_find(&c, MOE_OP_ROUTER_LINEAR);
     ck_assert_int_eq(op->sizes(c.self, &args, &saved, &workspace, &err), MOE_E_ARG);
     ck_assert_str_eq(err.msg, "moe.router_linear/0: w is [3,8] BF16, want [*,8] F32");
-    cpu_open_stop(&c);
+    device_open_stop(&c);
 }
 END_TEST
 

@@ -4,21 +4,21 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "cpu_open.h"
+#include "device_open.h"
 
 enum { STREAMS = 3 };
-static cpu_open c;
+static device_open c;
 static void *extra[STREAMS]; /* streams beside c.stream */
 static moe_err err = {.size = sizeof(moe_err)};
 
 static void setup(void) {
-    cpu_open_start(&c, 2);
+    device_open_start(&c, 2);
     for (int i = 0; i < STREAMS; i++)
         ck_assert_int_eq(c.table->stream_create(c.self, "extra", &extra[i], &err), MOE_OK);
 }
 static void teardown(void) {
     for (int i = 0; i < STREAMS; i++) c.table->stream_destroy(c.self, extra[i]);
-    cpu_open_stop(&c);
+    device_open_stop(&c);
 }
 
 static void issue(void *stream, moe_host_fn fn, void *arg) {
@@ -249,7 +249,7 @@ END_TEST
 
 START_TEST(copy_and_fill_run_in_stream_order) {
     enum { N = 100003 };
-    unsigned char *a = cpu_open_alloc(&c, N), *b = cpu_open_alloc(&c, N);
+    unsigned char *a = device_open_alloc(&c, N), *b = device_open_alloc(&c, N);
     for (int i = 0; i < N; i++)
         if (a[i]) ck_abort_msg("fresh memory: byte %d is %d", i, a[i]);
     ck_assert_int_eq(c.table->fill(c.self, c.stream, a, 0x5a, N, &err), MOE_OK);
@@ -266,8 +266,8 @@ START_TEST(copy_and_fill_run_in_stream_order) {
     ck_assert_int_eq(a[7], 0x5a);
     ck_assert_int_eq(c.table->copy(c.self, c.stream, NULL, a, 8, &err), MOE_E_ARG);
     ck_assert_ptr_nonnull(strstr(err.msg, "copy of 8 bytes"));
-    cpu_open_free(&c, a, N);
-    cpu_open_free(&c, b, N);
+    device_open_free(&c, a, N);
+    device_open_free(&c, b, N);
 }
 END_TEST
 

@@ -3,14 +3,14 @@
 #ifndef TESTS_ANY_DEVICE_H
 #define TESTS_ANY_DEVICE_H
 #include "plain_device.h"
-#include "plugins/device/cpu_open.h"
+#include "plugins/device/device_open.h"
 
 enum { DEVICE_PLAIN, DEVICE_CPU, N_TEST_DEVICES };
 
 typedef struct any_device {
     moe_device_v0 plain;
     const moe_op *ops[8];
-    cpu_open cpu;
+    device_open cpu;
     const moe_device_v0 *table;
     void *self, *stream;
     moe_device_service service;
@@ -24,7 +24,7 @@ static inline void device_start(any_device *d, int which) {
     memset(d, 0, sizeof *d);
     d->which = which;
     if (which == DEVICE_CPU) {
-        cpu_open_start(&d->cpu, 2);
+        device_open_start(&d->cpu, 2);
         d->table = d->cpu.table;
         d->self = d->cpu.self;
         d->stream = d->cpu.stream;
@@ -37,7 +37,7 @@ static inline void device_start(any_device *d, int which) {
     test_host_init(&d->host, d->services);
 }
 static inline void device_stop(any_device *d) {
-    if (d->which == DEVICE_CPU) cpu_open_stop(&d->cpu);
+    if (d->which == DEVICE_CPU) device_open_stop(&d->cpu);
 }
 
 /* Zeroed memory of the device, at least one byte. */

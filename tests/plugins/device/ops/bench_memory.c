@@ -21,7 +21,7 @@ typedef struct bench {
 /* ---- tensors in device memory ---- */
 static moe_tensor place(bench *b, moe_tensor x) {
     b->bytes[b->n] = (uint64_t)ot_count(&x) * ot_dtype_bytes(x.dtype);
-    x.data = b->memory[b->n] = cpu_open_alloc(&b->t->dev, b->bytes[b->n]);
+    x.data = b->memory[b->n] = device_open_alloc(&b->t->dev, b->bytes[b->n]);
     b->n++;
     return x;
 }
@@ -37,7 +37,7 @@ static moe_tensor random2(bench *b, int64_t rows, int64_t columns) {
 static void release(bench *b, int from) {
     while (b->n > from) {
         b->n--;
-        cpu_open_free(&b->t->dev, b->memory[b->n], b->bytes[b->n]);
+        device_open_free(&b->t->dev, b->memory[b->n], b->bytes[b->n]);
     }
     ot_clear(b->t);
 }
@@ -48,7 +48,8 @@ static int wanted(const bench *b, const char *name) {
 }
 
 /* bytes: of all operands, each once. flop: 0 where it does not matter. */
-static void report(bench *b, const char *name, cpu_open_step step, const moe_op_args *args, double bytes, double flop) {
+static void report(bench *b, const char *name, device_open_step step, const moe_op_args *args, double bytes,
+                   double flop) {
     double cold = 1e9, warm = 1e9, copy = 1e9;
     for (int i = 0; i < TRIES; i++) {
         copy = fmin(copy, bench_call(b->t, b->copy.op->forward, &b->copy.args));

@@ -31,7 +31,7 @@ static double measure_product(void) {
 }
 
 /* Seconds of one call, the best of nine. */
-static double measure(ot *t, cpu_open_step step, const moe_op_args *args) {
+static double measure(ot *t, device_open_step step, const moe_op_args *args) {
     double best = 1e9;
     for (int i = 0; i < 9; i++) best = fmin(best, bench_call(t, step, args));
     return best;

@@ -13,10 +13,10 @@ static inline double bench_now(void) {
 }
 
 /* Seconds of one call; fails the Check test when it fails. */
-static inline double bench_call(ot *t, cpu_open_step step, const moe_op_args *args) {
+static inline double bench_call(ot *t, device_open_step step, const moe_op_args *args) {
     moe_err err = {.size = sizeof err};
     double at = bench_now();
-    ot_want_msg(cpu_open_run_step(&t->dev, step, args, &err) == MOE_OK, "%s", err.msg);
+    ot_want_msg(device_open_run_step(&t->dev, step, args, &err) == MOE_OK, "%s", err.msg);
     return bench_now() - at;
 }
 

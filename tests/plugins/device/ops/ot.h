@@ -1,13 +1,15 @@
 /* Operation tests: tensors with guard bytes, random fill, calls, comparison with an FP64 reference, and sampled central
  * differences. A test writes one case function that builds inputs from ot->seed, runs the operation, compares, and
  * returns a hash of the outputs; ot_everywhere runs it on every instruction set of the machine with 1, 2 and 3 threads
- * and wants the same bits from all thread counts. Header-only; everything fails the Check test. */
+ * (on another device than the CPU: twice) and wants the same bits each time. What an operation reads through a pointer
+ * - tensors, offsets and counts of rows, a step's number - is memory of ot_alloc or ot_put. Header-only; everything
+ * fails the Check test. */
 #ifndef TESTS_OPS_OT_H
 #define TESTS_OPS_OT_H
 #include <math.h>
 #include <moe/ops.h>
 
-#include "../cpu_open.h"
+#include "../device_open.h"
 
 /* Like ck_assert, which notes every single success in a file: too slow inside loops. */
 #define ot_want(e)                                \
@@ -19,15 +21,19 @@
         if (!(e)) ck_abort_msg(__VA_ARGS__); \
     } while (0)
 
-enum { OT_TENSORS = 256, OT_GUARD = 64 };
+enum { OT_TENSORS = 256, OT_GUARD = 256 }; /* the guard keeps every device's alignment */
 typedef struct ot {
-    cpu_open dev;
+    device_open dev;
     uint64_t seed; /* of the next random number */
     int repeat;    /* the same bits have been checked with fewer threads: no differences again */
     char *memory[OT_TENSORS];
     uint64_t bytes[OT_TENSORS];
+    int32_t space[OT_TENSORS];
     int n;
 } ot;
+static inline int ot_async(const ot *t) {
+    return device_open_is_async(&t->dev);
+}
 
 /* ---- random numbers ---- */
 static inline uint64_t ot_bits(ot *t) {
@@ -52,16 +58,43 @@ static inline int64_t ot_count(const moe_tensor *x) {
 static inline uint64_t ot_dtype_bytes(int32_t dtype) {
     return dtype == MOE_BF16 ? 2 : dtype == MOE_F64 || dtype == MOE_I64 ? 8 : 4;
 }
-/* Bytes with a guard in front and behind, filled with 0xa5; freed and checked by ot_close. */
-static inline void *ot_alloc(ot *t, uint64_t bytes) {
+/* Bytes with a guard in front and behind, filled with 0xa5; freed and checked by ot_clear. In MOE_SPACE_HOST they are
+ * readable here and by the device, in MOE_SPACE_DEVICE maybe by it alone. A device that works on this thread's memory
+ * gets ordinary memory, whose ends the sanitizers know. */
+static inline void *ot_alloc_in(ot *t, int32_t space, uint64_t bytes) {
     ck_assert_int_lt(t->n, OT_TENSORS);
+    ck_assert_int_le((int64_t)t->dev.alignment, OT_GUARD);
     uint64_t all = (bytes + 2 * OT_GUARD + 63) / 64 * 64;
-    char *p = aligned_alloc(64, all);
+    char *p = ot_async(t) ? device_open_alloc_in(&t->dev, space, all) : aligned_alloc(64, all);
     ck_assert_ptr_nonnull(p);
-    memset(p, 0xa5, all);
+    if (ot_async(t) && space == MOE_SPACE_DEVICE)
+        device_open_fill(&t->dev, p, 0xa5, all);
+    else
+        memset(p, 0xa5, all);
     t->memory[t->n] = p;
-    t->bytes[t->n++] = bytes;
+    t->bytes[t->n] = bytes;
+    t->space[t->n++] = space;
     return p + OT_GUARD;
+}
+static inline void *ot_alloc(ot *t, uint64_t bytes) {
+    return ot_alloc_in(t, MOE_SPACE_HOST, bytes);
+}
+/* The bytes at `from`, where the device reads them too. */
+static inline void *ot_put(ot *t, const void *from, uint64_t bytes) {
+    return memcpy(ot_alloc(t, bytes), from, bytes);
+}
+/* Device memory as it is now, readable here. */
+static inline void *ot_fetch(ot *t, const void *from, uint64_t bytes) {
+    void *p = ot_alloc(t, bytes);
+    if (bytes) device_open_copy(&t->dev, p, from, bytes);
+    return p;
+}
+/* Rows in expert order, of which only the device knows the numbers: offsets [groups + 1], counts [groups]. */
+static inline moe_rows ot_rows(ot *t, uint32_t groups, int64_t max, const int64_t *offsets, const int64_t *counts) {
+    moe_rows rows = {.size = sizeof rows, .groups = groups, .max = max, .host_total = -1};
+    rows.dev_offsets = ot_put(t, offsets, (groups + 1) * sizeof *offsets);
+    rows.dev_counts = ot_put(t, counts, groups * sizeof *counts);
+    return rows;
 }
 /* ot_tensor(t, MOE_F32, 8, 16): two dimensions, every byte 0xa5. */
 #define ot_tensor(t, dtype, ...) \
@@ -133,23 +166,38 @@ static inline moe_status ot_open(ot *t, const char *isa, const char *threads) {
     moe_err err = {.size = sizeof err};
     memset(t, 0, sizeof *t);
     t->seed = 1;
-    return cpu_open_try(&t->dev, threads, isa, "20", &err);
+    return device_open_try(&t->dev, threads, isa, "20", &err);
+}
+/* The guard of tensor i at p, in memory that this thread reads. */
+static inline void ot_check_guard(int i, const char *p, const char *where) {
+    for (uint64_t j = 0; j < OT_GUARD; j++)
+        ot_want_msg((unsigned char)p[j] == 0xa5u, "tensor %d was written %s", i, where);
 }
 /* Frees the tensors; their guards must be intact. */
 static inline void ot_clear(ot *t) {
     for (int i = 0; i < t->n; i++) {
-        for (uint64_t j = 0; j < OT_GUARD; j++) {
-            ot_want_msg((unsigned char)t->memory[i][j] == 0xa5u, "tensor %d was written before its begin", i);
-            ot_want_msg((unsigned char)t->memory[i][OT_GUARD + t->bytes[i] + j] == 0xa5u,
-                        "tensor %d was written past its end", i);
+        char *front = t->memory[i], *back = front + OT_GUARD + t->bytes[i], *copy = NULL;
+        uint64_t all = (t->bytes[i] + 2 * OT_GUARD + 63) / 64 * 64;
+        if (ot_async(t) && t->space[i] == MOE_SPACE_DEVICE) {
+            copy = device_open_alloc(&t->dev, 2 * OT_GUARD);
+            device_open_copy(&t->dev, copy, front, OT_GUARD);
+            device_open_copy(&t->dev, copy + OT_GUARD, back, OT_GUARD);
+            front = copy;
+            back = copy + OT_GUARD;
         }
-        free(t->memory[i]);
+        ot_check_guard(i, front, "before its begin");
+        ot_check_guard(i, back, "past its end");
+        if (copy) device_open_free(&t->dev, copy, 2 * OT_GUARD);
+        if (ot_async(t))
+            device_open_free_in(&t->dev, t->space[i], t->memory[i], all);
+        else
+            free(t->memory[i]);
     }
     t->n = 0;
 }
 static inline void ot_close(ot *t) {
     ot_clear(t);
-    cpu_open_stop(&t->dev);
+    device_open_stop(&t->dev);
 }
 
 /* ---- calls ---- */
@@ -166,7 +214,7 @@ static inline moe_status ot_sizes(ot *t, ot_call *call, const char *name, const 
                                   uint64_t *saved, uint64_t *workspace) {
     memset(call, 0, sizeof *call);
     call->err.size = sizeof call->err;
-    call->op = cpu_open_find(&t->dev, name);
+    call->op = device_open_find(&t->dev, name);
     ot_want_msg(call->op != NULL, "no %s", name);
     call->args = (moe_op_args){.size = sizeof(moe_op_args), .n_in = n_in, .n_out = n_out, .in = in, .out = out};
     call->args.attr = attr;
@@ -179,9 +227,9 @@ static inline moe_status ot_try(ot *t, ot_call *call, const char *name, const mo
     uint64_t saved = 0, workspace = 0;
     moe_status s = ot_sizes(t, call, name, in, n_in, out, n_out, attr, rows, &saved, &workspace);
     if (s != MOE_OK) return s;
-    call->args.saved = saved ? ot_alloc(t, saved) : NULL;
-    call->args.workspace = workspace ? ot_alloc(t, workspace) : NULL;
-    return cpu_open_run_step(&t->dev, call->op->forward, &call->args, &call->err);
+    call->args.saved = saved ? ot_alloc_in(t, MOE_SPACE_DEVICE, saved) : NULL;
+    call->args.workspace = workspace ? ot_alloc_in(t, MOE_SPACE_DEVICE, workspace) : NULL;
+    return device_open_run_step(&t->dev, call->op->forward, &call->args, &call->err);
 }
 #define ot_forward(t, call, ...) ot_want_msg(ot_try((t), (call), __VA_ARGS__) == MOE_OK, "forward: %s", (call)->err.msg)
 static inline void ot_backward(ot *t, ot_call *call, const moe_tensor *in, uint32_t n_in, const moe_tensor *out,
@@ -190,7 +238,7 @@ static inline void ot_backward(ot *t, ot_call *call, const moe_tensor *in, uint3
     call->args.n_in = n_in;
     call->args.out = out;
     call->args.n_out = n_out;
-    moe_status s = cpu_open_run_step(&t->dev, call->op->backward, &call->args, &call->err);
+    moe_status s = device_open_run_step(&t->dev, call->op->backward, &call->args, &call->err);
     ot_want_msg(s == MOE_OK, "backward: %s", call->err.msg);
 }
 /* The status is `code` and the message contains `text`. */
@@ -200,6 +248,13 @@ static inline void ot_backward(ot *t, ot_call *call, const moe_tensor *in, uint3
         ot_want_msg(status_ == (code), "status %d (%s)", status_, status_ ? (call)->err.msg : ""); \
         ot_want_msg(strstr((call)->err.msg, (text)) != NULL, "message: %s", (call)->err.msg);      \
     } while (0)
+
+/* The call reported an error in the data: by its status, with `text` in its message, or, on a device whose steps have
+ * returned by then, by a fault of this code that names the token and the value (or DEVICE_OPEN_ANY). */
+static inline void ot_expect_data(const ot *t, const ot_call *call, moe_status status, moe_status code, int64_t token,
+                                  int64_t value, const char *text) {
+    device_open_expect(&t->dev, status, code, &call->err, token, value, text);
+}
 
 /* ---- comparison ---- */
 /* |x - want| <= tol * max|want| + round * |want|, round = 2^-8 for BF16 storage (half a unit, and the neighbour when
@@ -252,12 +307,13 @@ static inline void ot_differences(ot *t, const char *what, ot_scalar f, void *ct
 
 /* ---- everywhere ---- */
 typedef uint64_t (*ot_case)(ot *t, const void *shape);
-/* Runs `run` for n shapes of `bytes` bytes each on every instruction set with 1, 2, 3 threads: same hash for all. */
+/* Runs `run` for n shapes of `bytes` bytes each on every instruction set with 1, 2, 3 threads, or on another device
+ * twice: same hash for all. */
 static inline void ot_everywhere(ot_case run, const void *shapes, size_t bytes, size_t n) {
     static const char *const isas[] = {"base", "v3", "v4"}, *const threads[] = {"1", "2", "3"};
     uint64_t *hash = calloc(n, sizeof *hash);
     for (size_t a = 0; a < 3; a++)
-        for (size_t b = 0; b < 3; b++) {
+        for (size_t b = 0; b < (test_on_cpu() ? 3 : 2); b++) {
             ot t;
             moe_status s = ot_open(&t, isas[a], threads[b]);
             if (s == MOE_E_UNSUPPORTED) continue;
@@ -276,7 +332,7 @@ static inline void ot_everywhere(ot_case run, const void *shapes, size_t bytes, 
     free(hash);
 }
 #define OT_EVERYWHERE(run, shapes) ot_everywhere(run, shapes, sizeof shapes[0], sizeof shapes / sizeof shapes[0])
-/* One device for a test that needs one only: widest instruction set, 2 threads. */
+/* One device for a test that needs one only: on the CPU the widest instruction set, 2 threads. */
 static inline void ot_start(ot *t) {
     ck_assert_int_eq(ot_open(t, "auto", "2"), MOE_OK);
 }

@@ -189,13 +189,14 @@ static void free_plain(const plain *p) {
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
 }
 
-/* Padding: o and dqkv are 0 to the bit, its log-sum-exp is that of nothing (and becomes 0 here, as the reference's). */
+/* Padding: o and dqkv are 0 to the bit; its log-sum-exp on the CPU (elsewhere NULL) is that of nothing, and becomes 0
+ * here, as the reference's. */
 static void check_padding(const plain *p, const tensors *x, float *lse) {
     for (int64_t i = 0; p->doc && i < ot_count(&x->o); i++)
         if (is_padding(p, i / x->o.shape[1])) ot_want(ot_get(&x->o, i) == 0.0);
     for (int64_t i = 0; p->doc && i < ot_count(&x->dqkv); i++)
         if (is_padding(p, i / p->width)) ot_want(ot_get(&x->dqkv, i) == 0.0);
-    for (int64_t i = 0; p->doc && i < p->s->batch * p->s->heads * p->s->seq; i++)
+    for (int64_t i = 0; lse && p->doc && i < p->s->batch * p->s->heads * p->s->seq; i++)
         if (is_padding(p, i / p->s->seq / p->s->heads * p->s->seq + i % p->s->seq)) {
             ot_want(lse[i] == -INFINITY);
             lse[i] = 0.0f;
@@ -213,10 +214,10 @@ static uint64_t attention_case(ot *t, const void *arg) {
     plain p = make_plain(s, &x);
     double tol = s->act == MOE_BF16 ? 1e-2 : 1e-5;
     plain_attention(&p);
-    check_padding(&p, &x, call.args.saved);
     moe_tensor lse = {.data = call.args.saved, .dtype = MOE_F32, .ndim = 3, .shape = {s->batch, s->heads, s->seq, 1}};
+    check_padding(&p, &x, test_on_cpu() ? lse.data : NULL);
     ot_near("o", &x.o, p.o, 2e-6);
-    ot_near("lse", &lse, p.lse, 2e-6);
+    if (test_on_cpu()) ot_near("lse", &lse, p.lse, 2e-6); /* how another device keeps it is its own */
     ot_near("dqkv", &x.dqkv, p.dqkv, tol);
     for (int64_t h = 0; s->sinks && h < s->heads; h++) ot_set(&x.dsinks, h, ot_get(&x.dsinks, h) - 0.25);
     if (s->sinks) ot_near("dsinks", &x.dsinks, p.dsinks, tol);
@@ -586,7 +587,7 @@ START_TEST(bad_arguments_of_backward_are_named) {
         moe_op_args a = call.args;
         a.in = lists[i];
         a.out = lists[i] + 5;
-        ot_refused(&call, call.op->backward(t.dev.self, &a, &call.err), MOE_E_ARG, texts[i]);
+        ot_refused(&call, device_open_run_step(&t.dev, call.op->backward, &a, &call.err), MOE_E_ARG, texts[i]);
     }
     ot_close(&t);
 }

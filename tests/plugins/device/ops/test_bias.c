@@ -88,7 +88,7 @@ static uint64_t bias_case(ot *t, const void *arg) {
     const shape *s = arg;
     ot_call call;
     const int64_t layout = s->rows && s->grouped ? s->grouped - 1 : 2, *n = counts[layout];
-    moe_rows in = {sizeof in, GROUPS, s->rows, offsets[layout], n, -1, NULL, NULL};
+    const moe_rows in = ot_rows(t, GROUPS, s->rows, offsets[layout], n);
     const moe_rows *rows = s->grouped ? &in : NULL;
     int64_t f = s->width, groups = rows ? GROUPS : 1;
     moe_tensor b = rows ? ot_tensor(t, MOE_F32, groups, f) : ot_tensor(t, MOE_F32, f);
@@ -167,7 +167,9 @@ START_TEST(sums_go_by_blocks) {
     ot_set(&y, 0, 0x1p24);
     ot_forward(&t, &call, MOE_OP_BIAS, OT_LIST(y, b), OT_LIST(y), NULL, NULL);
     ot_backward(&t, &call, OT_LIST(y, b), OT_LIST(db));
-    ot_want_msg(ot_get(&db, 0) == 0x1p24 + ROWS - 32, "sum %.9g", ot_get(&db, 0));
+    double lost =
+        0x1p24 + ROWS - 1 - ot_get(&db, 0); /* on the CPU the block of the large one, less what it rounds to */
+    ot_want_msg(test_on_cpu() ? lost == 31 : fabs(lost) <= 128, "sum %.9g", ot_get(&db, 0));
     ot_close(&t);
 }
 END_TEST
@@ -177,7 +179,7 @@ START_TEST(misfits_are_named) {
     ot t;
     ot_call call;
     ot_start(&t);
-    moe_rows rows = {sizeof rows, 2, 8, at, n, -1, NULL, NULL};
+    moe_rows rows = ot_rows(&t, 2, 8, at, n), bad = ot_rows(&t, 2, 8, far, n);
     moe_tensor y = ot_fill(ot_tensor(&t, MOE_F32, 8, 3), 1), b = ot_fill(ot_tensor(&t, MOE_F32, 3), 1);
     moe_tensor both = ot_fill(ot_tensor(&t, MOE_F32, 2, 3), 1), p = ot_fill(ot_tensor(&t, MOE_F32, 7), 1);
     moe_tensor p8 = ot_fill(ot_tensor(&t, MOE_F32, 8), 1), db = ot_clone(&t, &both);
@@ -187,17 +189,15 @@ START_TEST(misfits_are_named) {
                "b is [2,3] F32, want [3] F32");
     ot_refused(&call, ot_try(&t, &call, MOE_OP_BIAS, OT_LIST(y, both, p), OT_LIST(y), NULL, &rows), MOE_E_ARG,
                "p is [7] F32, want [8] F32");
-    rows.dev_offsets = far;
-    ot_refused(&call, ot_try(&t, &call, MOE_OP_BIAS, OT_LIST(y, both), OT_LIST(y), NULL, &rows), MOE_E_DATA,
-               "offsets[2] is 9, the buffers have 8 rows");
-    for (int64_t i = 0; i < 24; i++) ot_want(ot_get(&y, i) == 1);
-    rows.dev_offsets = at;
+    ot_expect_data(&t, &call, ot_try(&t, &call, MOE_OP_BIAS, OT_LIST(y, both), OT_LIST(y), NULL, &bad), MOE_E_DATA,
+                   DEVICE_OPEN_ANY, DEVICE_OPEN_ANY, "offsets[2] is 9, the buffers have 8 rows");
+    for (int64_t i = 0; i < 24 && !ot_async(&t); i++) ot_want(ot_get(&y, i) == 1);
     ot_forward(&t, &call, MOE_OP_BIAS, OT_LIST(y, both, p8), OT_LIST(y), NULL, &rows);
     const moe_tensor back_in[] = {y, both, p8}, back_out[] = {db};
     call.args.in = back_in;
     call.args.out = back_out;
     call.args.n_out = 1;
-    ot_refused(&call, cpu_open_run_step(&t.dev, call.op->backward, &call.args, &call.err), MOE_E_ARG,
+    ot_refused(&call, device_open_run_step(&t.dev, call.op->backward, &call.args, &call.err), MOE_E_ARG,
                "dp is given exactly where p is");
     ot_close(&t);
 }

@@ -109,7 +109,7 @@ static void keep_off(const moe_tensor *z, double limit) {
 static uint64_t gate_case(ot *t, const void *arg) {
     const shape *s = arg;
     ot_call call;
-    moe_rows in = {sizeof in, 4, s->rows, offsets, counts, -1, NULL, NULL};
+    const moe_rows in = ot_rows(t, 4, s->rows, offsets, counts);
     const moe_rows *rows = s->grouped ? &in : NULL;
     const moe_swiglu_attr attr = {sizeof attr, s->alpha, s->limit};
     int64_t used = s->grouped ? USED : s->rows, f = s->width;

@@ -62,9 +62,9 @@ static void check_split(ot *t, const moe_tensor *x, const moe_tensor *y, const m
 static uint64_t jitter_case(ot *t, const void *arg) {
     const shape *s = arg;
     ot_call call;
-    const uint64_t step = 12345678901234;
+    const uint64_t number = 12345678901234, *step = ot_put(t, &number, sizeof number);
     const moe_random_key key = moe_random_key_make(3, MOE_RANDOM_JITTER, "layers.0.router");
-    const moe_jitter_attr attr = {sizeof attr, s->eps, {key.k0, key.k1}, s->first, &step};
+    const moe_jitter_attr attr = {sizeof attr, s->eps, {key.k0, key.k1}, s->first, step};
     moe_tensor x = ot_random(t, ot_tensor(t, s->act, s->tokens, s->width), -2, 2), y = ot_clone(t, &x);
     moe_tensor dy = ot_random(t, ot_clone(t, &x), -1, 1), dx = ot_random(t, ot_clone(t, &x), -1, 1);
     shake a = {s->tokens * s->width, s->width, &attr, ot_doubles(&x), ot_doubles(&dy), ot_zeros(s->tokens * s->width)};
@@ -96,8 +96,8 @@ END_TEST
 /* Forward of x = 1 and backward of dy = 1 show the factors themselves: equal bits, on each instruction set. */
 static uint64_t same_case(ot *t, const void *arg) {
     ot_call call;
-    const uint64_t step = 5;
-    const moe_jitter_attr attr = {sizeof attr, 0.1f, {7, *(const uint32_t *)arg}, 1000, &step};
+    const uint64_t number = 5, *step = ot_put(t, &number, sizeof number);
+    const moe_jitter_attr attr = {sizeof attr, 0.1f, {7, *(const uint32_t *)arg}, 1000, step};
     moe_tensor one = ot_fill(ot_tensor(t, MOE_F32, 11, 67), 1), y = ot_clone(t, &one),
                dx = ot_fill(ot_clone(t, &one), 0);
     ot_forward(t, &call, MOE_OP_JITTER, OT_LIST(one), OT_LIST(y), &attr, NULL);
@@ -118,8 +118,9 @@ START_TEST(numbers_are_uniform_and_their_own) {
     ot t;
     ot_call call;
     ot_start(&t);
-    uint64_t step = 1;
-    moe_jitter_attr attr = {sizeof attr, 0.25f, {11, 12}, 0, &step};
+    uint64_t *step = ot_alloc(&t, sizeof *step);
+    *step = 1;
+    moe_jitter_attr attr = {sizeof attr, 0.25f, {11, 12}, 0, step};
     moe_tensor one = ot_fill(ot_tensor(&t, MOE_F32, TOKENS, WIDTH), 1), y = ot_clone(&t, &one), z = ot_clone(&t, &one);
     ot_forward(&t, &call, MOE_OP_JITTER, OT_LIST(one), OT_LIST(y), &attr, NULL);
     double sum = 0, square = 0;
@@ -134,7 +135,7 @@ START_TEST(numbers_are_uniform_and_their_own) {
     const moe_jitter_attr same = attr;
     for (int i = 0; i < 3; i++) { /* about none of the numbers stays */
         attr = same;
-        step = i == 0 ? 2 : 1;
+        *step = i == 0 ? 2 : 1;
         attr.first_token = i == 1 ? 1 : 0;
         attr.key[1] += i == 2;
         ot_forward(&t, &call, MOE_OP_JITTER, OT_LIST(one), OT_LIST(z), &attr, NULL);
