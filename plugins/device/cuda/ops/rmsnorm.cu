@@ -89,14 +89,14 @@ __global__ void __launch_bounds__(THREADS)
                 dot += g[j] * w[i + j] * v[j];
             }
         }
-        const float mean = block_sum(dot, room) * r * r * share;
+        const float mean = block_sum(dot, room) * r * share;
         for (int i = threadIdx.x * P; i < width; i += THREADS * P) {
             float g[P], v[P], d[P] = {};
             get<T, P>(row_dy + i, g);
             get<T, P>(row_x + i, v);
             if (dres) get<T, P>(dres + t * width + i, d);
 #pragma unroll
-            for (int j = 0; j < P; j++) d[j] += r * (g[j] * w[i + j] - v[j] * mean);
+            for (int j = 0; j < P; j++) d[j] += r * (g[j] * w[i + j] - v[j] * r * mean);
             put<T, P>(dx + t * width + i, d);
         }
     }
