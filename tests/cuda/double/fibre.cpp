@@ -7,17 +7,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <map>
-#include <memory>
 #include <vector>
 
 #if defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>
 #endif
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/common_interface_defs.h>
-#endif
-
 #if !defined(__x86_64__)
 #error "fibres are written for x86-64"
 #endif
@@ -73,6 +67,13 @@ struct warp {
     unsigned met[32]; /* meetings that each lane has left behind */
 };
 
+/* One that a kernel declares; malloc'ed a block, so that sanitizers see what is written past its end. */
+struct object {
+    const void *site;
+    char *data;
+};
+enum { MOST_OBJECTS = 16 };
+
 struct block {
     place at;
     std::vector<fibre> fibres;
@@ -80,8 +81,9 @@ struct block {
     unsigned n, current, live;
     unsigned arrived, round; /* of sync_block */
     int counting, counted;   /* of count_block */
-    std::map<const void *, std::unique_ptr<char[]>> shared;
-    std::unique_ptr<char[]> dynamic;
+    object objects[MOST_OBJECTS];
+    unsigned n_objects;
+    char *dynamic;
     char *stacks = nullptr;
     unsigned n_stacks = 0;
     void *home;
@@ -89,6 +91,9 @@ struct block {
     const std::function<void()> *kernel;
     ~block() {
         if (stacks) munmap(stacks, n_stacks * STACK_BYTES);
+#if defined(__SANITIZE_THREAD__)
+        for (fibre &f : fibres) __tsan_destroy_fiber(f.tsan);
+#endif
     }
 };
 
@@ -171,6 +176,13 @@ DOUBLE_UNSEEN void fibre_main() {
     abort(); /* an ended fibre is not chosen again */
 }
 
+DOUBLE_UNSEEN char *new_shared(size_t bytes) {
+    void *p = nullptr;
+    if (posix_memalign(&p, 64, bytes)) abort();
+    memset(p, 0xcb, bytes);
+    return static_cast<char *>(p);
+}
+
 DOUBLE_UNSEEN void make_stacks(block *b) {
     if (b->n_stacks >= b->n) return;
     if (b->stacks) munmap(b->stacks, b->n_stacks * STACK_BYTES);
@@ -187,7 +199,7 @@ DOUBLE_UNSEEN void make_stacks(block *b) {
 DOUBLE_UNSEEN void begin_fibre(block *b, unsigned i) {
     fibre &f = b->fibres[i];
     const dim3 d = b->at.block_dim;
-    f = fibre{};
+    f.done = false;
     f.id = i;
     f.thread = uint3{i % d.x, i / d.x % d.y, i / d.x / d.y};
     void **top = reinterpret_cast<void **>(b->stacks + (i + 1) * STACK_BYTES - 64);
@@ -196,7 +208,7 @@ DOUBLE_UNSEEN void begin_fibre(block *b, unsigned i) {
     for (int k = 0; k < KEPT; k++) *--top = nullptr;
     f.stack = top;
 #if defined(__SANITIZE_THREAD__)
-    f.tsan = __tsan_create_fiber(0);
+    if (!f.tsan) f.tsan = __tsan_create_fiber(0); /* slow, so it is used again: the block's end orders its uses */
 #endif
 }
 
@@ -208,16 +220,24 @@ DOUBLE_UNSEEN const place &here() {
 }
 
 DOUBLE_UNSEEN void *shared(const void *site, size_t bytes) {
-    std::unique_ptr<char[]> &p = running->shared[site];
-    if (!p) {
-        p.reset(new char[bytes]);
-        memset(p.get(), 0xcb, bytes);
+    block *b = running;
+    for (unsigned i = 0; i < b->n_objects; i++) {
+        if (b->objects[i].site != site) continue;
+        tsan_acquire(&b->objects[i]);
+        return b->objects[i].data;
     }
-    return p.get();
+    if (b->n_objects == MOST_OBJECTS) {
+        fputs("a kernel has too many objects in shared memory\n", stderr);
+        abort();
+    }
+    object *o = &b->objects[b->n_objects++];
+    *o = object{site, new_shared(bytes)};
+    tsan_release(o);
+    return o->data;
 }
 
 DOUBLE_UNSEEN void *dynamic() {
-    return running->dynamic.get();
+    return running->dynamic;
 }
 
 DOUBLE_UNSEEN int count_block(int predicate) {
@@ -276,14 +296,10 @@ DOUBLE_UNSEEN void run_block(dim3 grid, dim3 dim, size_t shared_bytes, const std
     b.kernel = &kernel;
     b.current = b.arrived = b.round = 0;
     b.counting = b.counted = 0;
-    b.shared.clear();
-    b.dynamic.reset(static_cast<char *>(nullptr));
-    if (shared_bytes) {
-        b.dynamic.reset(new char[shared_bytes]);
-        memset(b.dynamic.get(), 0xcb, shared_bytes);
-    }
+    b.n_objects = 0;
+    b.dynamic = shared_bytes ? new_shared(shared_bytes) : nullptr;
     make_stacks(&b);
-    b.fibres.resize(b.n);
+    if (b.fibres.size() < b.n) b.fibres.resize(b.n);
     b.warps.assign((b.n + 31) / 32, warp{});
     for (unsigned i = 0; i < b.n; i++) {
         begin_fibre(&b, i);
@@ -297,9 +313,8 @@ DOUBLE_UNSEEN void run_block(dim3 grid, dim3 dim, size_t shared_bytes, const std
     tsan_switch(b.fibres[0].tsan);
     double_switch(&b.home, b.fibres[0].stack);
     tsan_acquire(&b);
-#if defined(__SANITIZE_THREAD__)
-    for (fibre &f : b.fibres) __tsan_destroy_fiber(f.tsan);
-#endif
+    for (unsigned i = 0; i < b.n_objects; i++) free(b.objects[i].data);
+    free(b.dynamic);
     running = nullptr;
 }
 
