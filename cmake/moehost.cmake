@@ -59,23 +59,30 @@ function(moe_test name)
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "CK_DEFAULT_TIMEOUT=${ARG_TIMEOUT}")
 endfunction()
 
-# moe_test_on(<device> <plugins> <name> <target>): the program of moe_test(<name>) once more, on another device, whose
-# plugins lie in that folder and are built by that target. CTest entry <device>_<name>, without the "cpu_" of <name>.
-function(moe_test_on device plugins name target)
+# moe_test_on(<device> <plugins> <name> <targets...>): the program of moe_test(<name>) once more, on another device, whose
+# plugins lie in that folder and are built by these targets. CTest entry <device>_<name>, without the "cpu_" of <name>.
+function(moe_test_on device plugins name)
   string(REPLACE "cpu_" "" entry ${device}_${name})
   add_test(NAME ${entry} COMMAND test_${name})
-  add_dependencies(test_${name} ${target})
+  add_dependencies(test_${name} ${ARGN})
   set_tests_properties(${entry} PROPERTIES TIMEOUT 600
     ENVIRONMENT "CK_DEFAULT_TIMEOUT=600;MOE_TEST_DEVICE=${device};MOE_TEST_PLUGINS=${plugins}")
 endfunction()
 
-# moe_test_on_cuda(<name>...): on device "cuda" through its double on the CPU, where that is built.
+# moe_test_on_cuda(<name>... [NEEDS <kind>_<file>...]): on device "cuda" through its double on the CPU, where that is
+# built, and where these plugins have a double too.
 function(moe_test_on_cuda)
-  if(TARGET plugin_double_device_cuda)
-    foreach(name ${ARGN})
-      moe_test_on(cuda ${CMAKE_BINARY_DIR}/double/plugins ${name} plugin_double_device_cuda)
-    endforeach()
-  endif()
+  cmake_parse_arguments(ARG "" "" "NEEDS" ${ARGN})
+  set(targets)
+  foreach(plugin device_cuda ${ARG_NEEDS})
+    if(NOT TARGET plugin_double_${plugin})
+      return()
+    endif()
+    list(APPEND targets plugin_double_${plugin})
+  endforeach()
+  foreach(name ${ARG_UNPARSED_ARGUMENTS})
+    moe_test_on(cuda ${CMAKE_BINARY_DIR}/double/plugins ${name} ${targets})
+  endforeach()
 endfunction()
 
 # moe_test_on_late(<name>...): on the tests' own asynchronous device (tests/plugins/device/late).

@@ -1,5 +1,6 @@
-/* One call of moe.linear/0 with its operands, a plain triple loop as the reference, and the poison around it. Small
- * whole numbers as data make every sum exact in FP32, so results are compared bit for bit. */
+/* One call of moe.linear/0 with its operands in memory that both sides see, a plain triple loop as the reference, and
+ * the poison around it. Small whole numbers as data make every sum exact in FP32, so results are compared bit for bit.
+ */
 #ifndef TESTS_LINEAR_CASE_H
 #define TESTS_LINEAR_CASE_H
 #include <math.h>
@@ -15,7 +16,8 @@ typedef struct linear_case {
 } linear_case;
 
 typedef struct linear_data {
-    void *a, *b, *out;       /* operands in device memory, of their dtypes */
+    void *a, *b, *out;       /* operands, of their dtypes */
+    int64_t *offsets;        /* [17], and the counts [16] behind them: those of rows */
     float *fa, *fb, *before; /* the same as floats; before: out before the call (NaN where it is to be overwritten) */
     int64_t na, nb, nout;
     moe_tensor in[2], to[1];
@@ -102,13 +104,17 @@ static inline void linear_make(device_open *c, const linear_case *z, linear_data
     d->in[1].data = d->b;
     d->to[0].data = d->out;
     d->to[0].dtype = z->out_dtype;
-    d->rows = (moe_rows){sizeof(moe_rows), z->groups, z->m, z->offsets, z->counts, -1, NULL, NULL};
+    d->offsets = device_open_alloc(c, sizeof z->offsets + sizeof z->counts);
+    memcpy(d->offsets, z->offsets, sizeof z->offsets);
+    memcpy(d->offsets + 17, z->counts, sizeof z->counts);
+    d->rows = (moe_rows){sizeof(moe_rows), z->groups, z->m, d->offsets, d->offsets + 17, -1, NULL, NULL};
 }
 
 static inline void linear_drop(device_open *c, linear_data *d) {
     device_open_free(c, d->a, (uint64_t)d->na * 4);
     device_open_free(c, d->b, (uint64_t)d->nb * 4);
     device_open_free(c, d->out, (uint64_t)d->nout * 4);
+    device_open_free(c, d->offsets, sizeof(int64_t[17 + 16]));
     free(d->fa);
     free(d->fb);
     free(d->before);

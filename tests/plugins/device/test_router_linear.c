@@ -1,4 +1,4 @@
-/* moe.router_linear/0 of device/cpu: forward and backward against plain loops, finite differences, sums over many rows
+/* moe.router_linear/0: forward and backward against plain loops, finite differences, sums over many rows
  * in a fixed order, empty inputs. */
 #include "linear_case.h"
 
@@ -49,7 +49,8 @@ static void drop(device_open *c, router_case *z) {
 }
 
 static void run(device_open *c, router_case *z, int backward) {
-    moe_tensor x = device_open_tensor(z->x, z->dtype, 2, z->t, z->h), w = device_open_tensor(z->w, MOE_F32, 2, z->e, z->h);
+    moe_tensor x = device_open_tensor(z->x, z->dtype, 2, z->t, z->h),
+               w = device_open_tensor(z->w, MOE_F32, 2, z->e, z->h);
     moe_tensor l = device_open_tensor(z->logits, MOE_F32, 2, z->t, z->e);
     moe_tensor dl = device_open_tensor(z->dlogits, MOE_F32, 2, z->t, z->e);
     moe_tensor in[2] = {x, w}, in_back[3] = {dl, x, w};
@@ -60,12 +61,12 @@ static void run(device_open *c, router_case *z, int backward) {
     uint64_t saved = 1, workspace = 0;
     ck_assert_int_eq(op->sizes(c->self, &args, &saved, &workspace, &err), MOE_OK);
     ck_assert_uint_eq(saved, 0);
-    void *room = device_open_alloc(c, workspace);
+    void *room = device_open_alloc_in(c, MOE_SPACE_DEVICE, workspace);
     if (backward) args = (moe_op_args){.size = sizeof args, .n_in = 3, .n_out = 2, .in = in_back, .out = out_back};
     args.workspace = workspace ? room : NULL;
     moe_status s = device_open_run_step(c, backward ? op->backward : op->forward, &args, &err);
     ck_assert_msg(s == MOE_OK, "%s", err.msg);
-    device_open_free(c, room, workspace);
+    device_open_free_in(c, MOE_SPACE_DEVICE, room, workspace);
 }
 
 static const int64_t shapes[][3] = {{0, 8, 4},     {1, 1, 1},     {5, 16, 3},  {40, 33, 8},
@@ -198,7 +199,7 @@ START_TEST(a_weight_in_bf16_is_refused) {
 END_TEST
 
 int main(void) {
-    Suite *s = suite_create("device/cpu router_linear");
+    Suite *s = suite_create("device router_linear");
     TCase *t = tcase_create("router_linear");
     tcase_add_loop_test(t, forward_equals_the_plain_loop, 0, SHAPES);
     tcase_add_loop_test(t, backward_adds_the_plain_loops, 0, SHAPES);

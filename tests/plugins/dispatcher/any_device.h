@@ -1,5 +1,6 @@
 /* The devices on which plugins of kind dispatcher and precision are tested: the plain loops of plain_device.h and
- * device/cpu, behind one face. Test i of a loop runs on device i. */
+ * device/cpu, behind one face. Test i of a loop runs on device i. Where the environment names another device, it stands
+ * for both. */
 #ifndef TESTS_ANY_DEVICE_H
 #define TESTS_ANY_DEVICE_H
 #include "plain_device.h"
@@ -22,8 +23,8 @@ typedef struct any_device {
 /* Opens device `which`; d stays where it is until device_stop. */
 static inline void device_start(any_device *d, int which) {
     memset(d, 0, sizeof *d);
-    d->which = which;
-    if (which == DEVICE_CPU) {
+    d->which = test_on_cpu() ? which : DEVICE_CPU;
+    if (d->which == DEVICE_CPU) {
         device_open_start(&d->cpu, 2);
         d->table = d->cpu.table;
         d->self = d->cpu.self;
@@ -32,7 +33,7 @@ static inline void device_start(any_device *d, int which) {
         d->plain = plain_device_table(d->ops, NULL);
         d->table = &d->plain;
     }
-    d->service = (moe_device_service){.size = sizeof d->service, .table = d->table, .self = d->self};
+    d->service = (moe_device_service){sizeof d->service, d->cpu.flags, d->table, d->self};
     d->services[0] = (test_service){"moe.device/0", &d->service};
     test_host_init(&d->host, d->services);
 }
@@ -40,18 +41,24 @@ static inline void device_stop(any_device *d) {
     if (d->which == DEVICE_CPU) device_open_stop(&d->cpu);
 }
 
-/* Zeroed memory of the device, at least one byte. */
-static inline void *device_alloc(any_device *d, uint64_t bytes) {
+/* Zeroed memory, at least one byte; device_alloc: that device and host see. */
+static inline void *device_alloc_in(any_device *d, int32_t space, uint64_t bytes) {
     void *p = NULL;
     moe_err err = {.size = sizeof err};
-    ck_assert_msg(d->table->alloc(d->self, MOE_SPACE_DEVICE, bytes + 1, &p, &err) == MOE_OK, "%s", err.msg);
+    ck_assert_msg(d->table->alloc(d->self, space, bytes + 1, &p, &err) == MOE_OK, "%s", err.msg);
     return p;
 }
+static inline void *device_alloc(any_device *d, uint64_t bytes) {
+    return device_alloc_in(d, MOE_SPACE_HOST, bytes);
+}
+static inline void device_free_in(any_device *d, int32_t space, void *p, uint64_t bytes) {
+    d->table->free(d->self, space, p, bytes + 1);
+}
 static inline void device_free(any_device *d, void *p, uint64_t bytes) {
-    d->table->free(d->self, MOE_SPACE_DEVICE, p, bytes + 1);
+    device_free_in(d, MOE_SPACE_HOST, p, bytes);
 }
 
-/* Runs a step call as core does: on the stream, in order, and waits. */
+/* Runs a step call as core does: on the stream, in order, and waits. The arguments have no fault. */
 typedef moe_status any_step(const void *self, const void *args, moe_err *err);
 typedef struct any_call {
     any_step *step;
@@ -59,12 +66,18 @@ typedef struct any_call {
     moe_err *err;
     moe_status status;
 } any_call;
+static inline moe_status device_step(void *arg, void *fault) {
+    const any_call *c = arg;
+    (void)fault;
+    return c->step(c->self, c->args, c->err);
+}
 static inline void device_enter(void *arg) {
     any_call *c = arg;
-    c->status = c->step(c->self, c->args, c->err);
+    c->status = device_step(c, NULL);
 }
 static inline moe_status device_run(any_device *d, any_step *step, const void *self, const void *args, moe_err *err) {
     any_call c = {step, self, args, err, MOE_E_INTERNAL};
+    if (d->which == DEVICE_CPU) return device_open_do(&d->cpu, device_step, &c, err);
     ck_assert_int_eq(d->table->call_host(d->self, d->stream, device_enter, &c, err), MOE_OK);
     ck_assert_int_eq(d->table->stream_sync(d->self, d->stream, err), MOE_OK);
     return c.status;

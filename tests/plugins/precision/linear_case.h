@@ -16,13 +16,15 @@ typedef struct precision_case {
 void precision_open(precision_case *c, int combination);
 void precision_close(precision_case *c);
 
-/* groups 0: dense with M rows. Grouped: counts[g] rows each, aligned to align, and spare rows behind. */
+/* groups 0: dense with M rows. Grouped: counts[g] rows each, aligned to align and what the precision wants, and spare
+ * rows behind. */
 typedef struct product_case {
     int32_t role, out_dtype;
     uint32_t accumulate, groups;
     int64_t m, n, k, align, spare;
     const int64_t *counts;
-    int exact; /* small integers: compared bit for bit; else within rounding */
+    int exact;       /* small integers: compared bit for bit; else within rounding */
+    int host_counts; /* the rows' numbers are known to the host too */
 } product_case;
 /* Runs it and checks every element of the output, and that rows past the last are not touched. */
 void product_check(precision_case *c, const product_case *p);

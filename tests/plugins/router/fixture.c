@@ -4,36 +4,113 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define GUARD 64
+#define GUARD 256
 #define GUARD_BYTE 0xa5
 
+/* ---- the device, where it is not the CPU ---- */
+static struct {
+    device_open dev;
+    moe_device_service service;
+    test_service services[2];
+    int open;
+} other;
+
+/* NULL: the CPU. Lives as long as the process. */
+static device_open *other_device(void) {
+    if (test_on_cpu()) return NULL;
+    if (!other.open) {
+        device_open_start(&other.dev, 1);
+        other.service = (moe_device_service){sizeof other.service, other.dev.flags, other.dev.table, other.dev.self};
+        other.services[0] = (test_service){"moe.device/0", &other.service};
+        other.open = 1;
+    }
+    return &other.dev;
+}
+
+/* What a host offers a router: on another device always that. */
+static const test_service *offer(const test_service *services) {
+    return other_device() ? other.services : services;
+}
+
+int rig_is_synchronous(void) {
+    return !other_device() || !device_open_is_async(other_device());
+}
+
+void rig_expect_data(const rig *r, moe_status s, int64_t token, int64_t column, const char *text) {
+    ck_assert_int_eq(s, MOE_E_DATA);
+    if (rig_is_synchronous()) {
+        ck_assert_str_eq(r->err.msg, text);
+        return;
+    }
+    device_open_expect(&other.dev, s, MOE_E_DATA, &r->err, token, column, text);
+    ck_assert_int_eq(other.dev.seen->layer, 3);
+}
+
+void rig_expect_bad(const rig *r, moe_status s, moe_status code, const char *words) {
+    ck_assert_msg(s != MOE_OK, "accepted, wanted: %s", words);
+    if (!rig_is_synchronous()) return;
+    ck_assert_int_eq(s, code);
+    ck_assert_msg(strstr(r->err.msg, words) != NULL, "'%s' lacks '%s'", r->err.msg, words);
+}
+
+/* ---- buffers ---- */
 typedef struct block {
-    uint64_t bytes;
+    uint64_t bytes, all;
     unsigned char *base;
+    int32_t space;
 } block;
 
-/* bytes of zeros between guards, 64-byte aligned */
-static void *take(rig *r, uint64_t bytes) {
+/* bytes of zeros between guards */
+static void *take_in(rig *r, int32_t space, uint64_t bytes) {
     block *b = malloc(sizeof *b);
     ck_assert_ptr_nonnull(b);
+    device_open *dev = other_device();
     uint64_t all = (bytes + 2 * GUARD + 63) & ~(uint64_t)63;
-    *b = (block){bytes, aligned_alloc(64, all)};
+    *b = (block){bytes, all, dev ? device_open_alloc_in(dev, space, all) : aligned_alloc(64, all), space};
     ck_assert_ptr_nonnull(b->base);
-    memset(b->base, GUARD_BYTE, all);
-    memset(b->base + GUARD, 0, bytes);
+    if (dev && space == MOE_SPACE_DEVICE) {
+        device_open_fill(dev, b->base, GUARD_BYTE, all);
+        if (bytes) device_open_fill(dev, b->base + GUARD, 0, bytes);
+    } else {
+        memset(b->base, GUARD_BYTE, all);
+        memset(b->base + GUARD, 0, bytes);
+    }
     ck_assert_int_lt(r->n_blocks, 16);
     r->blocks[r->n_blocks++] = b;
     return b->base + GUARD;
 }
+static void *take(rig *r, uint64_t bytes) {
+    return take_in(r, MOE_SPACE_HOST, bytes);
+}
+
+static void check_guard(int i, const unsigned char *p, const char *where) {
+    for (int g = 0; g < GUARD; g++) check_that(p[g] == GUARD_BYTE, "buffer %d: byte %d %s was written", i, g, where);
+}
 
 void rig_check_guards(const rig *r) {
+    device_open *dev = other_device();
     for (int i = 0; i < r->n_blocks; i++) {
         const block *b = r->blocks[i];
-        for (int g = 0; g < GUARD; g++) {
-            check_that(b->base[g] == GUARD_BYTE, "buffer %d: byte %d before it was written", i, GUARD - g);
-            check_that(b->base[GUARD + b->bytes + (uint64_t)g] == GUARD_BYTE, "buffer %d: byte %d past it", i, g);
+        const unsigned char *front = b->base, *back = b->base + GUARD + b->bytes;
+        unsigned char *copy = NULL;
+        if (dev && b->space == MOE_SPACE_DEVICE) {
+            copy = device_open_alloc(dev, UINT64_C(2) * GUARD);
+            device_open_copy(dev, copy, front, GUARD);
+            device_open_copy(dev, copy + GUARD, back, GUARD);
+            front = copy;
+            back = copy + GUARD;
         }
+        check_guard(i, front, "before it");
+        check_guard(i, back, "past it");
+        if (copy) device_open_free(dev, copy, UINT64_C(2) * GUARD);
     }
+}
+
+void rig_fill_workspace(rig *r, unsigned char byte) {
+    if (other_device() && r->needs.workspace)
+        device_open_fill(other_device(), r->workspace, byte, r->needs.workspace);
+    else
+        memset(r->workspace, byte, r->needs.workspace);
 }
 
 moe_status rig_create_at(const char *id, uint32_t layer, uint64_t seed, int64_t experts, int64_t k, int64_t tokens,
@@ -85,7 +162,7 @@ void rig_refuses(const char *id, int64_t experts, int64_t k, const char *options
     test_host h;
     void *self = NULL;
     moe_err err;
-    moe_status s = rig_create(id, experts, k, 8, options, test_host_init(&h, NULL), &self, &err);
+    moe_status s = rig_create(id, experts, k, 8, options, test_host_init(&h, offer(NULL)), &self, &err);
     ck_assert_msg(s != MOE_OK, "E %d, k %d, %s was accepted", (int)experts, (int)k, options);
     ck_assert_int_eq(s, err.code);
     ck_assert_ptr_null(self);
@@ -99,14 +176,14 @@ void rig_refuses_cfg(const char *id) {
     void *self = NULL;
     moe_err err = {.size = sizeof err};
     moe_router_cfg cfg = {.size = sizeof cfg, .top_k = 2, .n_experts = 4, .n_identity = 2, .max_tokens = 4};
-    ck_assert_int_eq(table->create(&cfg, test_host_init(&h, NULL), &self, &err), MOE_E_UNSUPPORTED);
+    ck_assert_int_eq(table->create(&cfg, test_host_init(&h, offer(NULL)), &self, &err), MOE_E_UNSUPPORTED);
     ck_assert_ptr_nonnull(strstr(err.msg, "identity"));
     cfg.n_identity = 0;
     cfg.max_tokens = -1;
-    ck_assert_int_eq(table->create(&cfg, test_host_init(&h, NULL), &self, &err), MOE_E_ARG);
+    ck_assert_int_eq(table->create(&cfg, test_host_init(&h, offer(NULL)), &self, &err), MOE_E_ARG);
     ck_assert_ptr_nonnull(strstr(err.msg, "max_tokens = -1"));
     cfg.max_tokens = 4;
-    ck_assert_int_eq(table->create(&cfg, test_host_init(&h, NULL), &self, &err), MOE_OK);
+    ck_assert_int_eq(table->create(&cfg, test_host_init(&h, offer(NULL)), &self, &err), MOE_OK);
     table->destroy(self);
 }
 
@@ -140,7 +217,7 @@ void rig_open(rig *r, const char *id, int64_t tokens, int64_t experts, int64_t k
               const test_service *services) {
     *r = (rig){.tokens = tokens, .experts = experts, .k = k, .seq_len = tokens, .divisor = tokens, .step = 1};
     r->table = plugin_open("router", id)->vtable;
-    test_host_init(&r->host, services);
+    test_host_init(&r->host, offer(services));
     r->host.host.log = keep_warning;
     moe_status s = rig_create(id, experts, k, tokens, options, &r->host.host, &r->self, &r->err);
     ck_assert_msg(s == MOE_OK, "%s: %s", options, r->err.msg);
@@ -160,9 +237,11 @@ void rig_open(rig *r, const char *id, int64_t tokens, int64_t experts, int64_t k
     r->bias = take(r, e * sizeof(float));
     r->update = take(r, 2 * sizeof(float));
     r->update[0] = r->update[1] = 1;
-    r->workspace = take(r, r->needs.workspace);
-    memset(r->workspace, 0xff, r->needs.workspace); /* nobody promises zeros there */
-    r->saved = take(r, r->needs.saved);
+    r->workspace = take_in(r, MOE_SPACE_DEVICE, r->needs.workspace);
+    rig_fill_workspace(r, 0xff); /* nobody promises zeros there */
+    r->saved = take_in(r, MOE_SPACE_DEVICE, r->needs.saved);
+    r->step_there = take(r, sizeof *r->step_there);
+    r->divisor_there = take(r, sizeof *r->divisor_there);
     if (tokens > 0) memset(r->mask, 1, (size_t)tokens);
 }
 
@@ -171,7 +250,10 @@ void rig_close(rig *r) {
     r->table->destroy(r->self);
     for (int i = 0; i < r->n_blocks; i++) {
         block *b = r->blocks[i];
-        free(b->base);
+        if (other_device())
+            device_open_free_in(other_device(), b->space, b->base, b->all);
+        else
+            free(b->base);
         free(b);
     }
 }
@@ -198,17 +280,38 @@ static void count_batch(rig *r) {
     }
 }
 
+/* One step call: on the CPU at once, elsewhere on the stream, waited for. */
+typedef struct step_call {
+    rig *r;
+    moe_status (*route)(const void *self, const moe_route_args *args, moe_err *err);
+    moe_route_args *args; /* of it; NULL: end_step */
+    moe_end_step_args *end;
+} step_call;
+static moe_status make_call(void *arg, void *fault) {
+    const step_call *c = arg;
+    if (!c->args) return c->r->table->end_step(c->r->self, c->end, &c->r->err);
+    c->args->fault = fault;
+    return c->route(c->r->self, c->args, &c->r->err);
+}
+static moe_status run_call(step_call c) {
+    device_open *dev = other_device();
+    if (!dev) return make_call(&c, NULL);
+    if (c.args) c.args->stream = dev->stream;
+    if (c.end) c.end->stream = dev->stream;
+    return device_open_do(dev, make_call, &c, &c.r->err);
+}
+
 static moe_status call(rig *r, int backward) {
     int64_t n = r->tokens;
     moe_tensor logits = matrix(r->logits, MOE_F32, n, r->experts), mask = vector(r->mask, MOE_U8, n);
     moe_tensor none = {NULL, 0, 0, {1, 1, 1, 1}}, ids = matrix(r->ids, MOE_I32, n, r->k);
     moe_tensor weights = matrix(r->weights, MOE_F32, n, r->k), counts = vector(r->counts, MOE_I64, r->experts);
     moe_tensor losses = vector(r->losses, MOE_F64, r->needs.n_losses), state = vector(r->bias, MOE_F32, r->experts);
-    moe_tensor divisor = vector(&r->divisor, MOE_I64, 1), d_weights = matrix(r->d_weights, MOE_F32, n, r->k);
+    moe_tensor divisor = vector(r->divisor_there, MOE_I64, 1), d_weights = matrix(r->d_weights, MOE_F32, n, r->k);
     moe_tensor d_logits = matrix(r->d_logits, MOE_F32, n, r->experts);
     moe_route_args a = {.size = sizeof a,
                         .flags = r->flags,
-                        .step = &r->step,
+                        .step = r->step_there,
                         .first_token = r->first_token,
                         .seq_len = r->seq_len,
                         .logits = &logits,
@@ -222,7 +325,9 @@ static moe_status call(rig *r, int backward) {
                         .losses = r->silent || !r->needs.n_losses ? &none : &losses,
                         .saved = r->saved,
                         .workspace = r->workspace};
-    if (!backward) return r->table->route(r->self, &a, &r->err);
+    *r->step_there = r->step;
+    *r->divisor_there = r->divisor;
+    if (!backward) return run_call((step_call){.r = r, .route = r->table->route, .args = &a});
     moe_tensor batch = vector(r->batch, MOE_I64, r->experts);
     a.counts = &none;
     if (is_global(r))
@@ -232,7 +337,7 @@ static moe_status call(rig *r, int backward) {
     a.divisor = &divisor;
     a.d_weights = &d_weights;
     a.d_logits = &d_logits;
-    return r->table->route_bwd(r->self, &a, &r->err);
+    return run_call((step_call){.r = r, .route = r->table->route_bwd, .args = &a});
 }
 
 moe_status rig_route(rig *r) {
@@ -247,11 +352,12 @@ moe_status rig_end_step(rig *r) {
     moe_tensor state = vector(r->bias, MOE_F32, r->experts), counts = vector(r->counts, MOE_I64, r->experts);
     moe_tensor update = vector(r->update, MOE_F32, 2);
     moe_end_step_args a = {.size = sizeof a,
-                           .step = &r->step,
+                           .step = r->step_there,
                            .state = r->needs.n_state ? &state : NULL,
                            .counts = &counts,
                            .update = &update};
-    return r->table->end_step(r->self, &a, &r->err);
+    *r->step_there = r->step;
+    return run_call((step_call){.r = r, .end = &a});
 }
 
 double rig_uniform(uint64_t *seed) {

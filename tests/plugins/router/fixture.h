@@ -1,10 +1,12 @@
 /* Drives one router instance of a built plugin as the host does: options with defaults, buffers between guard bytes,
- * route, route_bwd and end_step. Tests fill the public arrays, call, and read them. */
+ * route, route_bwd and end_step. Tests fill the public arrays, call, and read them. Where the environment names another
+ * device than the CPU (plugin_open.h), a process opens it once: the arrays are its memory that both sides see, and
+ * calls go on its stream. */
 #ifndef TESTS_ROUTER_FIXTURE_H
 #define TESTS_ROUTER_FIXTURE_H
 #include <moe/plugin.h>
 
-#include "plugin_open.h"
+#include "plugins/device/device_open.h"
 
 /* For inner loops: an assert of Check writes to a pipe even when it holds. */
 #define check_that(cond, ...)                   \
@@ -33,13 +35,15 @@ typedef struct rig {
      * takes the call for the whole batch: it sets batch and divisor from ids and mask */
     int64_t *batch;
     int batch_given;
-    double *losses;   /* [3] aux_loss, z_loss, entropy */
-    float *d_weights; /* [T,k] */
-    float *d_logits;  /* [T,E] */
-    float *bias;      /* [E], the state if the instance has one */
-    float *update;    /* [2] gradient norm, clip coefficient: 1, 1 */
-    void *workspace, *saved;
-    void *blocks[16]; /* what the arrays above lie in */
+    double *losses;          /* [3] aux_loss, z_loss, entropy */
+    float *d_weights;        /* [T,k] */
+    float *d_logits;         /* [T,E] */
+    float *bias;             /* [E], the state if the instance has one */
+    float *update;           /* [2] gradient norm, clip coefficient: 1, 1 */
+    void *workspace, *saved; /* device memory */
+    uint64_t *step_there;    /* [1] step and divisor where the device sees them, from each call on */
+    int64_t *divisor_there;  /* [1] */
+    void *blocks[16];        /* what the arrays above lie in */
     int n_blocks;
 } rig;
 
@@ -63,6 +67,17 @@ void rig_open(rig *r, const char *id, int64_t tokens, int64_t experts, int64_t k
               const test_service *services);
 void rig_close(rig *r); /* fails the test when a guard byte has changed */
 void rig_check_guards(const rig *r);
+
+/* Every byte of the workspace. */
+void rig_fill_workspace(rig *r, unsigned char byte);
+
+/* Does a call return what it finds in the data? Then it has written nothing. Otherwise it has returned by then. */
+int rig_is_synchronous(void);
+/* A call, whose status is s, found bad data: MOE_E_DATA with exactly this text, or a fault of layer 3 at this token and
+ * column (DEVICE_OPEN_ANY: any; of several bad tokens a device may name any). */
+void rig_expect_data(const rig *r, moe_status s, int64_t token, int64_t column, const char *text);
+/* The same of numbers that no layer of the host lets through: a status and words on the CPU, any error elsewhere. */
+void rig_expect_bad(const rig *r, moe_status s, moe_status code, const char *words);
 
 moe_status rig_route(rig *r);
 moe_status rig_bwd(rig *r);

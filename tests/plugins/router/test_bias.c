@@ -172,6 +172,7 @@ START_TEST(a_skipped_step_moves_nothing) {
 }
 END_TEST
 
+/* Arguments that are wrong by what the host sees. */
 static void expect_refused(rig *r, const moe_end_step_args *args, const char *say) {
     ck_assert_int_eq(r->table->end_step(r->self, args, &r->err), MOE_E_ARG);
     ck_assert_msg(strstr(r->err.msg, say) != NULL, "'%s' lacks '%s'", r->err.msg, say);
@@ -180,12 +181,12 @@ static void expect_refused(rig *r, const moe_end_step_args *args, const char *sa
 START_TEST(bad_state_and_counts_are_refused) {
     rig r;
     rig_open(&r, "topk", 1, 4, 2, BIASED, NULL);
-    r.counts[2] = -1;
-    ck_assert_int_eq(rig_end_step(&r), MOE_E_ARG);
-    ck_assert_ptr_nonnull(strstr(r.err.msg, "expert 2 is -1"));
+    if (rig_is_synchronous()) { /* end_step has no fault */
+        r.counts[2] = -1;
+        rig_expect_bad(&r, rig_end_step(&r), MOE_E_ARG, "expert 2 is -1");
+    }
     r.bias[1] = NAN;
-    ck_assert_int_eq(rig_route(&r), MOE_E_DATA);
-    ck_assert_ptr_nonnull(strstr(r.err.msg, "expert_bias of expert 1 is nan"));
+    rig_expect_bad(&r, rig_route(&r), MOE_E_DATA, "expert_bias of expert 1 is nan");
     moe_tensor counts = {r.counts, MOE_I64, 1, {4, 1, 1, 1}}, state = {r.bias, MOE_F32, 1, {4, 1, 1, 1}};
     moe_tensor update = {r.update, MOE_F32, 1, {2, 1, 1, 1}}, half = state, five = counts, one = update;
     half.dtype = MOE_BF16;

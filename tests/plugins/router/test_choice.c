@@ -82,14 +82,14 @@ START_TEST(C001_nan_row_names_layer_and_token) {
     rig_open(&r, "topk", 2, 8, 4, "", NULL);
     for (int e = 0; e < 8; e++) r.logits[e] = NAN;
     set_row(&r, 1, good);
-    ck_assert_int_eq(rig_route(&r), MOE_E_DATA);
-    ck_assert_str_eq(r.err.msg, "layer 3: logit of token 0, expert 0 is nan");
+    rig_expect_data(&r, rig_route(&r), 0, DEVICE_OPEN_ANY, "layer 3: logit of token 0, expert 0 is nan");
     for (int j = 0; j < 4; j++) ck_assert_int_eq(r.ids[j], -1); /* never one expert four times */
-    for (int e = 0; e < 8; e++) ck_assert_int_eq(r.counts[e], 0);
-    ck_assert(r.losses[0] == 0 && r.losses[1] == 0 && r.losses[2] == 0);
     float beside[4];
     memcpy(beside, r.weights + 4, sizeof beside);
+    for (int e = 0; e < 8 && rig_is_synchronous(); e++) ck_assert_int_eq(r.counts[e], 0);
+    if (rig_is_synchronous()) ck_assert(r.losses[0] == 0 && r.losses[1] == 0 && r.losses[2] == 0);
     rig_close(&r);
+    if (!rig_is_synchronous()) return;
     rig_open(&r, "topk", 1, 8, 4, "", NULL);
     set_row(&r, 0, good);
     ck_assert_int_eq(rig_route(&r), MOE_OK);
@@ -110,8 +110,7 @@ START_TEST(C002_partly_nan_row_is_refused) {
         r.logits[17 * 4 + 2] = bad[i % 3];
         r.logits[90 * 4 + 1] = NAN;
         snprintf(expected, sizeof expected, "layer 3: logit of token 17, expert 2 is %s", words[i % 3]);
-        ck_assert_int_eq(rig_route(&r), MOE_E_DATA);
-        ck_assert_str_eq(r.err.msg, expected);
+        rig_expect_data(&r, rig_route(&r), DEVICE_OPEN_ANY, DEVICE_OPEN_ANY, expected);
         for (int j = 0; j < 200; j++) ck_assert(r.ids[j] >= -1 && r.ids[j] < 4);
         rig_close(&r);
     }

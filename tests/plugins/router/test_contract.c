@@ -37,6 +37,8 @@ void *aligned_alloc(size_t alignment, size_t bytes) {
 START_TEST(step_calls_do_not_allocate) {
     char text[256];
     ref_options o;
+    if (!test_on_cpu())
+        return; /* where the device's own library does, and the rig's calls are not the plugin's alone */
     if (!combo(_i, 8, 2, text, sizeof text, &o)) return;
     rig r;
     rig_open(&r, "topk", 200, 8, 2, text, NULL);
@@ -88,6 +90,7 @@ static void same_outputs(const rig *a, const rig *b) {
 START_TEST(same_bits_on_any_threads) {
     char text[256];
     ref_options o;
+    if (!test_on_cpu()) return; /* a device with host threads */
     if (!combo(_i, 12, 3, text, sizeof text, &o)) return;
     rig alone;
     rig_open(&alone, "topk", 700, 12, 3, text, NULL);
@@ -111,6 +114,7 @@ END_TEST
 START_TEST(first_bad_token_on_any_threads) {
     pool p;
     rig r;
+    if (!test_on_cpu()) return;
     rig_open(&r, "topk", 900, 8, 2, "", pool_open(&p, 3, 1));
     for (int t = 77; t < 900; t += 50) r.logits[8 * t + 5] = 1.0f / 0.0f;
     ck_assert_int_eq(rig_route(&r), MOE_E_DATA);
@@ -124,6 +128,7 @@ START_TEST(a_device_without_the_extension_is_fine) {
     moe_device_service device = {sizeof device, 0, &bare, NULL};
     test_service services[] = {{"moe.device/0", &device}, {NULL, NULL}};
     rig r;
+    if (!test_on_cpu()) return;
     rig_open(&r, "topk", 100, 8, 2, "", services);
     fill(&r, 1);
     run_all_calls(&r);
@@ -154,7 +159,7 @@ START_TEST(inputs_unchanged_and_same_bits_again) {
     ck_assert_mem_eq(r.ids, ids, sizeof ids);
     ck_assert_mem_eq(r.weights, weights, sizeof weights);
     ck_assert_int_eq(rig_end_step(&r), MOE_OK);
-    memset(again.workspace, 0x7f, again.needs.workspace); /* what lies in the workspace is not read */
+    rig_fill_workspace(&again, 0x7f); /* what lies in the workspace is not read */
     run_all_calls(&again);
     same_outputs(&r, &again);
     rig_close(&r);
@@ -204,9 +209,10 @@ static void *walk(void *arg) {
     return s == MOE_OK ? w : NULL;
 }
 
-/* Calls of one instance for different microbatches may overlap. */
+/* Calls of one instance for different microbatches may overlap. On CUDA all come from one thread. */
 START_TEST(one_instance_in_two_threads) {
     rig r;
+    if (!test_on_cpu()) return;
     walker w[2];
     pthread_t threads[2];
     rig_open(&r, "topk", 300, 8, 2, "score=sigmoid expert_bias=true aux_coef=0.1", NULL);
@@ -234,13 +240,15 @@ END_TEST
 START_TEST(hundred_instances) {
     const moe_router_v0 *table = plugin_open("router", "topk")->vtable;
     void *self[100];
-    test_host h;
     moe_err err;
+    rig r; /* has a host of the device under test */
+    rig_open(&r, "topk", 1, 8, 2, "", NULL);
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < 100; i++)
-            ck_assert_int_eq(rig_create("topk", 8, 2, 64, "", test_host_init(&h, NULL), &self[i], &err), MOE_OK);
+            ck_assert_int_eq(rig_create("topk", 8, 2, 64, "", &r.host.host, &self[i], &err), MOE_OK);
         for (int i = 0; i < 100; i++) table->destroy(self[(i * 37) % 100]);
     }
+    rig_close(&r);
 }
 END_TEST
 

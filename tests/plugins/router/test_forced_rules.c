@@ -90,14 +90,13 @@ START_TEST(C001_bad_logits_are_refused) {
     rig_open(&r, "forced", 300, 8, 4, _i ? "load=zipf" : "", NULL);
     r.logits[8 * 70 + 1] = NAN;
     r.logits[8 * 20 + 7] = -INFINITY;
-    ck_assert_int_eq(rig_route(&r), MOE_E_DATA);
-    ck_assert_str_eq(r.err.msg, "layer 3: logit of token 20, expert 7 is -inf");
-    for (int e = 0; e < 8; e++) ck_assert_int_eq(r.counts[e], 0);
+    rig_expect_data(&r, rig_route(&r), DEVICE_OPEN_ANY, DEVICE_OPEN_ANY,
+                    "layer 3: logit of token 20, expert 7 is -inf");
+    for (int e = 0; e < 8 && rig_is_synchronous(); e++) ck_assert_int_eq(r.counts[e], 0);
     for (int j = 0; j < 4; j++) ck_assert(r.ids[80 + j] == -1 && r.weights[80 + j] == 0);
     r.masked = 1;
     r.mask[20] = 0;
-    ck_assert_int_eq(rig_route(&r), MOE_E_DATA);
-    ck_assert_str_eq(r.err.msg, "layer 3: logit of token 70, expert 1 is nan");
+    rig_expect_data(&r, rig_route(&r), 70, 1, "layer 3: logit of token 70, expert 1 is nan");
     r.mask[70] = 0;
     ck_assert_int_eq(rig_route(&r), MOE_OK);
     rig_close(&r);
@@ -111,8 +110,7 @@ START_TEST(ids_are_checked_in_backward) {
     ck_assert_int_eq(rig_route(&r), MOE_OK);
     for (int i = 0; i < 4; i++) {
         r.ids[5] = bad[i];
-        ck_assert_int_eq(rig_bwd(&r), MOE_E_ARG);
-        ck_assert_ptr_nonnull(strstr(r.err.msg, "token 2, choice 1"));
+        rig_expect_bad(&r, rig_bwd(&r), MOE_E_ARG, "token 2, choice 1");
     }
     rig_close(&r);
 }

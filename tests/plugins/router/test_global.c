@@ -222,9 +222,8 @@ END_TEST
 
 static void refused(rig *r, const char *say) {
     double before = r->losses[0];
-    ck_assert_int_eq(rig_bwd(r), MOE_E_ARG);
-    ck_assert_msg(strstr(r->err.msg, say) != NULL, "'%s' lacks '%s'", r->err.msg, say);
-    ck_assert(r->losses[0] == before);
+    rig_expect_bad(r, rig_bwd(r), MOE_E_ARG, say);
+    if (rig_is_synchronous()) ck_assert(r->losses[0] == before);
 }
 
 /* Counts that are not those of the batch, such as of a recompute counted twice, are found. */
@@ -250,8 +249,8 @@ START_TEST(C015_batch_counts_must_be_of_the_batch) {
     memcpy(r.batch, r.counts, EXPERTS * sizeof *r.batch);
     r.logits[9] = NAN; /* a bad logit is no reason to report half a loss */
     double before = r.losses[0];
-    ck_assert_int_eq(rig_bwd(&r), MOE_E_DATA);
-    ck_assert(r.losses[0] == before);
+    rig_expect_bad(&r, rig_bwd(&r), MOE_E_DATA, "");
+    if (rig_is_synchronous()) ck_assert(r.losses[0] == before);
     rig_close(&r);
 }
 END_TEST

