@@ -73,7 +73,7 @@ static moe_status begin(const moe_op_args *a, const char *op, part_call *c, moe_
     c->block = loss_piece_rows(c->width);
     moe_status s = cpu_vocabulary(a->attr, op, c->width, &part, err);
     c->first = part.first;
-    return s == MOE_OK ? loss_check_targets(op, c->targets, c->tokens, part.whole, err) : s;
+    return s == MOE_OK ? loss_check_targets(a, op, c->targets, &c->tokens, part.whole, err) : s;
 }
 
 /* ---- the largest logit ---- */
