@@ -83,8 +83,7 @@ static void say_choice(const fault_site *s, long long token, long long value, ch
         snprintf(text, bytes, "%s: token %lld has expert %lld, want -1 or below %lld", s->what, token, value,
                  (long long)s->limit);
     else if (s->kind == FAULT_CHOICE)
-        snprintf(text, bytes, "%s: token %lld has a weight that is not a number, for expert %lld", s->what, token,
-                 value);
+        snprintf(text, bytes, "%s: token %lld slot %lld has a weight that is not a number", s->what, token, value);
     else
         snprintf(text, bytes, "layer %d: token %lld chose expert %lld twice", s->layer, token, value);
 }

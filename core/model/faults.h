@@ -12,7 +12,7 @@ typedef struct emit emit; /* model/emit.h */
 enum {               /* what a fault's value is */
        FAULT_ID,     /* a word outside of [0, limit) */
        FAULT_TARGET, /* a target outside of [-1, limit) */
-       FAULT_CHOICE, /* an expert outside of [-1, limit); or the weight of one is not a number */
+       FAULT_CHOICE, /* an expert outside of [-1, limit); or the slot of a weight that is not a number */
        FAULT_LOGIT,  /* column of a logit that is not finite */
        FAULT_LAYOUT  /* an expert outside of [-1, limit), or twice; or the number of rows, at most `rows` */
 };

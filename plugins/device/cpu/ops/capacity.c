@@ -127,11 +127,11 @@ static void cut_scope(void *arg, int64_t scope, cpu_worker *w) {
     c->dropped[2 * scope + 1] = dropped;
 }
 
-/* Reported, and then everything is dropped; 0: to be returned. */
-static int reports(const moe_op_args *a, int64_t pair) {
+/* Reported, and then everything is dropped; 0: to be returned. value: the id, or the slot of a weight. */
+static int reports(const moe_op_args *a, int64_t pair, int64_t value) {
     const moe_tensor *ids = &a->in[0];
     int64_t pairs = cpu_elements(ids);
-    if (!cpu_reports(a, MOE_E_DATA, pair / ids->shape[1], ((const int32_t *)ids->data)[pair])) return 0;
+    if (!cpu_reports(a, MOE_E_DATA, pair / ids->shape[1], value)) return 0;
     for (int64_t i = 0; i < pairs; i++) ((int32_t *)a->out[0].data)[i] = -1;
     cpu_zero(&a->out[1], 0, pairs);
     return 1;
@@ -141,12 +141,12 @@ static int reports(const moe_op_args *a, int64_t pair) {
 static moe_status check_data(const capacity_call *c, const moe_op_args *a, int *faulty, moe_err *err) {
     const int64_t pairs = cpu_elements(&a->in[0]), k = a->in[0].shape[1];
     int64_t bad = cpu_find_i32(c->ids, pairs, -1, c->experts);
-    *faulty = bad >= 0 && reports(a, bad);
+    *faulty = bad >= 0 && reports(a, bad, c->ids[bad]);
     if (bad >= 0 && !*faulty)
         return moe_fail(err, MOE_E_DATA, "%s: token %lld slot %lld has expert %d, want -1 or below %lld", op,
                         (long long)(bad / k), (long long)(bad % k), c->ids[bad], (long long)c->experts);
     for (int64_t i = 0; i < pairs && !*faulty; i++)
-        if (isnan(c->weights[i]) && c->ids[i] >= 0 && !(*faulty = reports(a, i)))
+        if (isnan(c->weights[i]) && c->ids[i] >= 0 && !(*faulty = reports(a, i, i % k)))
             return moe_fail(err, MOE_E_DATA, "%s: token %lld slot %lld has a weight that is not a number", op,
                             (long long)(i / k), (long long)(i % k));
     return MOE_OK;
