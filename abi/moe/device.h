@@ -36,14 +36,16 @@ typedef struct moe_device_info {
 
 typedef void (*moe_host_fn)(void *arg);
 
-/* FROZEN. Where a call that has returned already reports an error in the data (not a number, an id outside the table):
- * the first writer wins. In device memory; the host zeroes it before a step and reads it after. moe.clip_coef/0 of a
- * step with a fault gives a coefficient that is NaN, so that the step is skipped. */
+/* FROZEN. Where a call that has returned already reports an error in the data (not a number, an id outside the table).
+ * In device memory, one for every call: the host zeroes it before the step and reads it after, and knows by its place
+ * which call it was of. Whoever finds an error writes the first three where code is still 0; of several errors any one,
+ * but token and value belong together. What the call computes then is of no account, but it must end, and write nothing
+ * outside of its outputs. */
 typedef struct moe_fault {
-    int64_t code;  /* MOE_OK, or a status */
-    int64_t token; /* row of the call */
-    int64_t value; /* the id, or the column of the number */
-    int64_t layer; /* -1 = none */
+    int64_t code;  /* MOE_OK; MOE_E_DATA; MOE_E_OVERFLOW */
+    int64_t token; /* row of the call, of the first dimension; -1 = none */
+    int64_t value; /* the id or target; the column of a number that is none; MOE_E_OVERFLOW: the rows that are needed */
+    int64_t layer; /* need not be written: the host knows it */
 } moe_fault;
 
 /* Device extension "moe.capture/0": all work issued on the streams between begin and end becomes a graph that launch
@@ -69,7 +71,9 @@ typedef struct moe_op_args {
     const void *attr;           /* the operation's attribute struct, or NULL */
     const moe_rows *rows;       /* rows in expert order, or NULL: all rows of the tensors */
     void *saved, *workspace;    /* as large as `sizes` said, device memory at info.alignment; NULL where 0 */
-    /* Device memory, moe_fault; NULL = a data error is returned as MOE_E_DATA. An asynchronous device needs it. */
+    /* Device memory, the moe_fault of this call: a data error of an asynchronous device goes there, and the call itself
+     * returns MOE_OK. NULL = it is returned as MOE_E_DATA. An asynchronous device is given it for every operation that
+     * names data errors in ops.h. */
     void *fault;
 } moe_op_args;
 

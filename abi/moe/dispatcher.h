@@ -64,8 +64,10 @@ typedef struct moe_layout_args {
     moe_rows *rows;               /* in: size, groups, max. out: host_total; the two arrays below are device memory */
     const moe_tensor *offsets;    /* [groups + 1] I64, out; rows->dev_offsets points here */
     const moe_tensor *counts;     /* [groups] I64, out; rows->dev_counts points here */
-    void *fault;                  /* device memory, moe_fault (device.h); NULL = by status */
-    void *host_handle;            /* of needs.host_handle bytes, MOE_SPACE_HOST; NULL where 0 */
+    /* device memory, the moe_fault (device.h) of this call, for it and the operations that it calls: MOE_E_DATA with
+     * token and id, MOE_E_OVERFLOW with the rows that are needed; NULL = by status */
+    void *fault;
+    void *host_handle; /* of needs.host_handle bytes, MOE_SPACE_HOST; NULL where 0 */
     /* [groups + 1] and [groups], MOE_SPACE_HOST, or NULL. With cfg.host_counts on a device with MOE_ASYNC they are
      * there, and layout has written them when it returns; rows->host_offsets and host_counts point here. */
     int64_t *host_offsets, *host_counts;

@@ -226,12 +226,17 @@ typedef struct moe_permute_attr {
 #define MOE_OP_SUMSQ "moe.sumsq/0"
 /* moe.clip_coef/0: norm = sqrt(sum); coef = min(1, max_norm / norm), 1 where max_norm is 0.
  * in sum [1] F64                                     out stats [2] F32 = {norm, coef}
- * A norm that is not finite: coef is NaN, and moe.adamw/0 and moe.sgd/0 leave everything unchanged. forward only. */
+ * A norm that is not finite: coef is NaN, and moe.adamw/0 and moe.sgd/0 leave everything unchanged. So it is where the
+ * `fault` of the call has a code that is not 0: here it is read, as what moe.first_fault/0 has found. forward only. */
 #define MOE_OP_CLIP_COEF "moe.clip_coef/0"
 typedef struct moe_clip_attr {
     uint32_t size;
     float max_norm;
 } moe_clip_attr;
+/* moe.first_fault/0: of the moe_fault of n calls the first with a code that is not 0. Asynchronous devices only need
+ * it. in  faults [n,4] I64 = {code, token, value, layer} of each       out first [4] I64 = {code, token, value, its
+ * number in faults}; {0, 0, 0, 0} where there is none. forward only. */
+#define MOE_OP_FIRST_FAULT "moe.first_fault/0"
 /* moe.adamw/0 (Loshchilov & Hutter, arXiv 1711.05101), FP32 master weights:
  *   g = coef * grad;  m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2;
  *   w -= lr * ((m / c1) / (sqrt(v / c2) + eps) + weight_decay * w)

@@ -86,8 +86,9 @@ typedef struct moe_route_args { /* new arguments append */
     /* backward only, present iff loss_scope is MOE_SCOPE_GLOBAL: [E] I64, choices of each expert over the whole global
      * batch. Losses that need it are added to `losses` by route_bwd, where `losses` is present too */
     const moe_tensor *batch_counts;
-    void *fault; /* device memory, moe_fault (device.h): where an asynchronous router reports bad logits; NULL = by
-                    status */
+    /* device memory, the moe_fault (device.h) of this call: where an asynchronous router reports bad logits, by token
+     * and expert; NULL = by status */
+    void *fault;
 } moe_route_args;
 
 typedef struct moe_end_step_args { /* new arguments append */

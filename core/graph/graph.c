@@ -81,6 +81,20 @@ buf_id graph_buffer_fixed(graph *g, void *ptr, uint64_t bytes, const char *forma
     return id;
 }
 
+buf_id graph_buffer_host(graph *g, uint64_t bytes, const char *format, ...) {
+    enum { APART = 64 }; /* bytes */
+    va_list ap;
+    va_start(ap, format);
+    buf_id id = add_buffer(g, (graph_buffer){.bytes = bytes, .fixed = 1, .host = 1, .off = g->host_bytes}, format, ap);
+    va_end(ap);
+    g->host_bytes += (bytes + APART - 1) / APART * APART;
+    return id;
+}
+
+void graph_buffer_resize(graph *g, buf_id buf, uint64_t bytes) {
+    if (buf < g->n_buffers) g->buffers[buf].bytes = bytes;
+}
+
 void graph_buffer_lazy(graph *g, buf_id buf) {
     if (buf < g->n_buffers) g->buffers[buf].lazy = 1;
 }
@@ -132,10 +146,13 @@ void graph_moves(graph *g, uint32_t node, uint64_t bytes) {
     if (node < g->n_nodes) g->nodes[node].bytes += bytes;
 }
 
-void graph_bind(graph *g, void *base, void *lazy) {
+void graph_bind(graph *g, void *base, void *lazy, void *host) {
     for (uint32_t i = 0; i < g->n_buffers; i++) {
         graph_buffer *b = &g->buffers[i];
-        if (!b->fixed) b->ptr = (char *)(b->lazy ? lazy : base) + b->off;
+        if (b->host)
+            b->ptr = (char *)host + b->off;
+        else if (!b->fixed)
+            b->ptr = (char *)(b->lazy ? lazy : base) + b->off;
     }
     for (uint32_t i = 0; i < g->n_patches; i++) {
         const graph_patch *p = &g->patches[i];

@@ -20,7 +20,8 @@ typedef struct graph_buffer {
     int fixed; /* lives outside the plan: parameters, state, staging */
     int lazy;  /* 1: planned in the second arena, whose memory comes when it is first written: rows of the worst routing
                 */
-    uint64_t off; /* in the arena */
+    int host;  /* 1: fixed, and at `off` in a block of the device's host memory (graph.host_bytes) */
+    uint64_t off; /* in the arena, or the block */
 } graph_buffer;
 
 /* What a node does. For a synchronous call it runs on its lane's worker; for an asynchronous one on the issuing
@@ -63,7 +64,8 @@ typedef struct graph {
     moe_sched_node *sched_nodes;
     moe_sched_buffer *sched_buffers;
     moe_sched_view view;
-    moe_status status; /* sticky */
+    uint64_t host_bytes; /* of host buffers, which no two share */
+    moe_status status;   /* sticky */
     moe_err err;
 } graph;
 
@@ -77,7 +79,11 @@ buf_id graph_buffer_add(graph *g, uint64_t bytes, const char *format, ...) __att
 /* A buffer at a known address, owned by the caller, valid while the graph runs. */
 buf_id graph_buffer_fixed(graph *g, void *ptr, uint64_t bytes, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
-void graph_buffer_lazy(graph *g, buf_id buf); /* marks it (graph_buffer.lazy); BUF_NONE is nothing */
+/* A buffer of its own in host memory of the device, for as long as the graph: what calls write when they are made, not
+ * in stream order, shares no bytes. */
+buf_id graph_buffer_host(graph *g, uint64_t bytes, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void graph_buffer_resize(graph *g, buf_id buf, uint64_t bytes); /* of a planned one, before graph_finish */
+void graph_buffer_lazy(graph *g, buf_id buf);                   /* marks it (graph_buffer.lazy); BUF_NONE is nothing */
 /* Set-up memory that lives as long as the graph; NULL after an error. */
 void *graph_alloc(graph *g, size_t bytes);
 /* *where becomes the buffer's address + offset when the plan is bound. BUF_NONE leaves NULL. */
@@ -93,7 +99,7 @@ void graph_moves(graph *g, uint32_t node, uint64_t bytes); /* adds to the node's
 moe_status graph_finish(graph *g, moe_err *err);
 /* Is `order` a valid order of the nodes? Names the first two nodes that are the wrong way round. */
 moe_status graph_check_order(const graph *g, const uint32_t *order, moe_err *err);
-/* Writes every patch; planned buffers live at base + off, lazy ones at lazy + off. */
-void graph_bind(graph *g, void *base, void *lazy);
+/* Writes every patch; planned buffers live at base + off, lazy ones at lazy + off, host buffers at host + off. */
+void graph_bind(graph *g, void *base, void *lazy, void *host);
 
 #endif

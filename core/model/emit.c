@@ -143,7 +143,7 @@ moe_status emit_init(emit *e, graph *g, const model *m, int train, const uint64_
         tref_of(graph_buffer_fixed(g, m->positions, (uint64_t)tokens * 4, "positions"), MOE_I32, tokens, 0, 0);
     e->inv_freq = tref_of(graph_buffer_fixed(g, m->inv_freq, (uint64_t)half * 4, "inv_freq"), MOE_F32, half, 0, 0);
     e->drops = graph_buffer_fixed(g, m->drops, 2 * sizeof *m->drops, "drops");
-    e->divisor = e->routed = e->docs = e->mask = tref_none();
+    e->divisor = e->routed = e->docs = e->mask = e->fault = tref_none();
     return g->status;
 }
 
@@ -220,6 +220,24 @@ static moe_tensor *copy_views(emit *e, const tref *refs, uint32_t n) {
     return t;
 }
 
+static const int losses[] = {MODEL_CROSS_ENTROPY, MODEL_CROSS_ENTROPY_MAX, MODEL_CROSS_ENTROPY_SUM,
+                             MODEL_CROSS_ENTROPY_END};
+
+/* Where the call reports an error in its data, or, of clip_coef, looks for those of the step. */
+static void bind_fault(emit *e, uint32_t node, op_node *n, const moe_op *op) {
+    const model_cfg *c = &e->m->cfg;
+    int is_loss = 0;
+    for (uint32_t i = 0; i < N_OF(losses); i++) is_loss |= op == e->m->ops[losses[i]];
+    if (op == e->m->ops[MODEL_CLIP_COEF] && e->fault.t.ndim)
+        emit_bind(e, node, &n->args.fault, e->fault, 0);
+    else if (op == e->m->ops[MODEL_EMBED])
+        faults_add(e, node, &n->args.fault, (fault_site){.kind = FAULT_ID, .what = op->name, .limit = c->vocab});
+    else if (is_loss)
+        faults_add(e, node, &n->args.fault, (fault_site){.kind = FAULT_TARGET, .what = op->name, .limit = c->vocab});
+    else if (op == e->m->ops[MODEL_CAPACITY])
+        faults_add(e, node, &n->args.fault, (fault_site){.kind = FAULT_CHOICE, .what = op->name, .limit = c->experts});
+}
+
 static void add_op(emit *e, const char *name, op_node *n, const op_call *call, const tref *in, const tref *out,
                    const rows_ref *rows) {
     const model *m = e->m;
@@ -230,6 +248,7 @@ static void add_op(emit *e, const char *name, op_node *n, const op_call *call, c
     for (uint32_t i = 0; i < n->args.n_in; i++) emit_bind(e, node, (void **)&n->args.in[i].data, in[i], 0);
     for (uint32_t i = 0; i < n->args.n_out; i++) emit_bind(e, node, (void **)&n->args.out[i].data, out[i], 1);
     bind_rows(e, node, rows);
+    bind_fault(e, node, n, call->op);
     emit_bind(e, node, &n->args.workspace, (tref){.buf = ws}, 1);
     emit_bind(e, node, &n->args.saved, (tref){.buf = call->saved}, e->phase != MOE_SCHED_BACKWARD);
     if (call->saved != BUF_NONE && !e->g->status) graph_moves(e->g, node, e->g->buffers[call->saved].bytes);

@@ -3,6 +3,7 @@
 #ifndef CORE_MODEL_EMIT_H
 #define CORE_MODEL_EMIT_H
 #include "graph/graph.h"
+#include "model/faults.h"
 #include "model/model.h"
 
 /* A tensor whose address the plan decides: buffer and byte offset, and the view without data. ndim 0 = absent. */
@@ -19,6 +20,7 @@ typedef struct tref {
 typedef struct rows_ref {
     moe_rows *rows; /* graph memory */
     buf_id offsets, counts;
+    buf_id host_handle; /* BUF_NONE where the dispatcher asks for none */
 } rows_ref;
 
 /* What backward needs of a forward call. */
@@ -63,6 +65,8 @@ typedef struct emit {
      * both may run at once. The sum is what counts. */
     sent_bytes *sent;
     buf_id sent_buf;      /* of sent: movements "read" it, so that whoever takes the sums comes after all of them */
+    faults *faults;       /* NULL = calls return their data errors */
+    tref fault;           /* [4] I64, what clip_coef looks at; absent without faults */
     tref divisor, routed; /* [1] I64: valid targets, and tokens that are not padding, of the global batch */
     tref positions, inv_freq;
     tref docs, mask;      /* of the current microbatch; absent without documents */

@@ -140,6 +140,7 @@ static moe_status add_dispatcher(model *m, uint32_t layer, moe_err *err) {
                               .node_size = m->place.node_size,
                               .group = m->place.groups->of[MESH_ETP_EP],
                               .layout_group = m->place.groups->layout,
+                              .host_counts = c->recv == RECV_EXACT,
                               .first_rank = mesh_first(m->place.mesh, MESH_ETP_EP, m->place.rank),
                               .shared = &m->parts->dispatcher_shared};
     moe_status room = room_for_rows(m, &cfg, err);

@@ -37,7 +37,8 @@ enum { MODEL_MAX_LOSSES = NEEDS_MAX_LOSSES };
     X(BIAS, c->qkv_bias || c->out_bias || c->expert_biases || c->router_bias)        \
     X(SIGMOID, c->shared_gate)                                                       \
     X(JITTER, model_has_jitter(m))                                                   \
-    X(CAPACITY, c->capacity > 0)
+    X(CAPACITY, c->capacity > 0)                                                     \
+    X(FIRST_FAULT, parts_async(m->parts, &m->parts->cfg.device))
 #define MODEL_OP_INDEX(name, used) MODEL_##name,
 enum { MODEL_OPS(MODEL_OP_INDEX) MODEL_N_OPS };
 #undef MODEL_OP_INDEX

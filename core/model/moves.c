@@ -13,6 +13,25 @@ static moe_status run_layout(void *ctx, moe_err *err) {
     return n->table->layout(n->self, &n->args, err);
 }
 
+/* Does the layout tell the host its counts before its rows are used? Of a synchronous dispatcher on an asynchronous
+ * device it has not run when the calls are made. */
+static int tells_host(const model *m) {
+    const parts *p = m->parts;
+    return m->cfg.recv == RECV_EXACT && parts_async(p, &p->cfg.device) && parts_async(p, &p->cfg.dispatcher);
+}
+
+static void bind_host(emit *e, layout_node *n, rows_ref *rows) {
+    uint32_t groups = rows->rows->groups;
+    graph_patch_add(e->g, &n->args.host_handle, rows->host_handle, 0);
+    if (!tells_host(e->m)) return;
+    buf_id offsets = graph_buffer_host(e->g, (groups + 1) * sizeof(int64_t), "L%d.mb%d.host_offsets", e->layer, e->mb);
+    buf_id counts = graph_buffer_host(e->g, groups * sizeof(int64_t), "L%d.mb%d.host_counts", e->layer, e->mb);
+    graph_patch_add(e->g, (void **)&n->args.host_offsets, offsets, 0);
+    graph_patch_add(e->g, (void **)&n->args.host_counts, counts, 0);
+    graph_patch_add(e->g, (void **)&rows->rows->host_offsets, offsets, 0);
+    graph_patch_add(e->g, (void **)&rows->rows->host_counts, counts, 0);
+}
+
 /* What the three phases of a movement share, and one of them: each has its own stream. */
 typedef struct move_call {
     moe_plane plane;
@@ -48,7 +67,9 @@ void move_layout(emit *e, tref ids, tref *handle, rows_ref *rows) {
     *handle = tref_new(e, "handle", MOE_U8, (int64_t)needs->handle, 0, 0);
     tref offsets = tref_new(e, "offsets", MOE_I64, needs->groups + 1, 0, 0);
     tref counts = tref_new(e, "row_counts", MOE_I64, needs->groups, 0, 0);
-    *rows = (rows_ref){graph_alloc(e->g, sizeof *rows->rows), offsets.buf, counts.buf};
+    *rows = (rows_ref){graph_alloc(e->g, sizeof *rows->rows), offsets.buf, counts.buf, BUF_NONE};
+    if (needs->host_handle)
+        rows->host_handle = graph_buffer_host(e->g, needs->host_handle, "L%d.mb%d.host_handle", e->layer, e->mb);
     if (e->g->status) return;
     *rows->rows =
         (moe_rows){.size = sizeof *rows->rows, .groups = needs->groups, .max = needs->max_rows, .host_total = -1};
@@ -66,6 +87,11 @@ void move_layout(emit *e, tref ids, tref *handle, rows_ref *rows) {
     uint32_t node = emit_node(e, "layout", MOE_LANE_COMPUTE, run_layout, n, &n->args.stream,
                               parts_async(m->parts, &m->parts->cfg.dispatcher));
     talks(e, node, MESH_LAYOUT);
+    bind_host(e, n, rows);
+    if (parts_async(m->parts, &m->parts->cfg.dispatcher))
+        faults_add(
+            e, node, &n->args.fault,
+            (fault_site){.kind = FAULT_LAYOUT, .what = "layout", .limit = m->cfg.experts, .rows = needs->max_rows});
     emit_bind(e, node, &n->ids.data, ids, 0);
     emit_bind(e, node, &n->args.handle, *handle, 1);
     emit_bind(e, node, &n->args.workspace, ws, 1);
@@ -112,6 +138,7 @@ static void add_phase(emit *e, const movement *m, int phase) {
     if (phase == EXCHANGE) talks(e, node, MESH_ETP_EP);
     if (e->sent) graph_reads(e->g, node, e->sent_buf);
     emit_bind(e, node, &n->args.handle, m->handle, 0);
+    graph_patch_add(e->g, &n->args.host_handle, m->rows->host_handle, 0);
     emit_bind(e, node, &n->args.workspace, m->workspace, 1);
     emit_bind(e, node, &c->plane.token_order.data, m->token, !out);
     emit_bind(e, node, &c->plane.expert_order.data, m->row, out);

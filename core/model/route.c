@@ -87,6 +87,8 @@ static uint32_t add_route_node(emit *e, route_node *n, const route_acts *a) {
         emit_bind(e, node, &n->args.workspace, (tref){.buf = ws}, 1);
     }
     emit_bind(e, node, &n->logits.data, a->logits, 0);
+    if (parts_async(m->parts, &m->parts->cfg.routers[e->layer]))
+        faults_add(e, node, &n->args.fault, (fault_site){.kind = FAULT_LOGIT, .what = "router"});
     if (e->mask.t.ndim) {
         n->mask = e->mask.t;
         n->args.mask = &n->mask;

@@ -26,7 +26,7 @@ moe_status trainer_dump(trainer *t, const int32_t *tokens, const uint8_t *mask, 
     }
     s->routed[0] = t->cfg.ignore_aux ? INT64_MAX : T * t->mesh.degree[MESH_DP];
     *s->step = 1;
-    moe_status status = program_run(&t->programs[PROGRAM_DUMP], err);
+    moe_status status = trainer_run(t, PROGRAM_DUMP, err);
     if (status) return status;
     *out = (trainer_values){.loss = s->stats[0] / (double)*s->valid,
                             .valid = *s->valid,

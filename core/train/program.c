@@ -20,9 +20,9 @@ moe_status program_order(program *p, const parts *with, moe_err *err) {
     return status;
 }
 
-moe_status program_start(program *p, void *base, void *lazy, exec_lanes *streams, exec_fail_fn on_fail, void *arg,
-                         moe_err *err) {
-    graph_bind(p->g, base, lazy);
+moe_status program_start(program *p, void *base, void *lazy, void *host, exec_lanes *streams, exec_fail_fn on_fail,
+                         void *arg, moe_err *err) {
+    graph_bind(p->g, base, lazy, host);
     return exec_create(&p->x, p->g, p->order, &p->l, streams, on_fail, arg, err);
 }
 
@@ -37,6 +37,7 @@ void program_free(program *p) {
     exec_destroy(p->x);
     lanes_free(&p->l);
     free(p->order);
+    faults_free(&p->faults);
     graph_destroy(p->g);
     *p = (program){0};
 }

@@ -53,6 +53,7 @@ static void lay(trainer *t, char *base) {
     s->valid = cut(&at, 8);
     s->sent = cut(&at, 64);
     s->routed = cut(&at, 16);
+    s->fault = cut(&at, 64);
     s->norm = cut(&at, 8);
     s->step = cut(&at, sizeof *s->step);
     if (t->cfg.programs & (TRAINER_LOGITS | TRAINER_DUMP)) s->logits = cut(&at, tokens * (uint64_t)c->vocab * 4);

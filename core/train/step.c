@@ -75,6 +75,7 @@ static moe_status begin(program *p, emit *e, const step_cfg *cfg, int train, moe
     e->phase = MOE_SCHED_PREPARE;
     emit_zero(e, "zero.stats", e->stats_all, model_n_stats(cfg->model) * sizeof(double));
     emit_touch_stats(e, 1);
+    faults_open(e, &p->faults);
     return MOE_OK;
 }
 
@@ -185,6 +186,7 @@ moe_status step_build_train(program *p, const step_cfg *cfg, moe_err *err) {
     emit_batch(&e, cfg, &all);
     emit_reduce_grads(&e);
     emit_results(&e, cfg, stop);
+    faults_close(&e, s->fault);
     e.phase = MOE_SCHED_UPDATE;
     if (!cfg->no_update) stage_out(&e, "norm.out", s->norm, emit_update(&e, cfg, hyper), 2);
     return program_order(p, m->parts, err);
@@ -203,6 +205,7 @@ moe_status step_build_eval(program *p, const step_cfg *cfg, moe_err *err) {
     e.phase = MOE_SCHED_REDUCE;
     e.divisor = valid;
     emit_stats(&e, cfg, "eval.all_reduce");
+    faults_close(&e, cfg->staging->fault);
     return program_order(p, m->parts, err);
 }
 
@@ -217,6 +220,7 @@ moe_status step_build_logits(program *p, const step_cfg *cfg, moe_err *err) {
     e.mb = 0;
     emit_microbatch_logits(&e, &batch, logits);
     stage_out(&e, "logits.out", cfg->staging->logits, logits, T * m->cfg.vocab);
+    faults_close(&e, cfg->staging->fault);
     return program_order(p, m->parts, err);
 }
 
@@ -241,5 +245,6 @@ moe_status step_build_dump(program *p, const step_cfg *cfg, int with_grads, moe_
     e.phase = MOE_SCHED_REDUCE;
     emit_stats(&e, cfg, "stats.all_reduce");
     stage_out(&e, "routed.out", s->routed + 1, e.routed, 1);
+    faults_close(&e, s->fault);
     return program_order(p, m->parts, err);
 }

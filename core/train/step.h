@@ -33,6 +33,8 @@ typedef struct staging {
     int64_t *valid;  /* [1] out: the divisor of the loss */
     int64_t *sent;   /* [8] bytes of dispatched rows: {all, far} of the two lanes, of this rank, then of all ranks */
     int64_t *routed; /* [2] in: tokens of the global batch, for a batch without documents; out: the routers' divisor */
+    int64_t *fault;  /* [8] out, of an asynchronous device: {code, token, value, site} of this rank's first fault, then
+                      * {code, ..} of any rank's (model/faults.h) */
     float *norm;     /* [2] out: gradient norm, clip coefficient */
     uint64_t *step;  /* [1] in: optimiser step, from 1; routers read it in place */
     void *logits;    /* [micro * seq, vocab] act dtype, of the logits and dump programs; NULL = none */

@@ -90,6 +90,8 @@ static moe_status make_programs(trainer *t, moe_err *err) {
         if (!status) status = exec_lanes_open(&t->lanes, t->programs[i].g, err);
         if (t->programs[i].arena > t->arena_bytes) t->arena_bytes = t->programs[i].arena;
         if (t->programs[i].lazy > t->lazy_bytes) t->lazy_bytes = t->programs[i].lazy;
+        uint64_t host = t->programs[i].g ? t->programs[i].g->host_bytes : 0;
+        if (host > t->host_bytes) t->host_bytes = host;
     }
     /* once more: the device holds more with the streams of the lanes */
     if (!status) status = t->parts->device->info(t->parts->device_self, &t->parts->device_info, err);
@@ -102,8 +104,11 @@ static moe_status start_programs(trainer *t, moe_err *err) {
     moe_status status = d->alloc(t->parts->device_self, MOE_SPACE_DEVICE, t->arena_bytes, &t->arena, err);
     if (!status && t->lazy_bytes)
         status = d->alloc(t->parts->device_self, MOE_SPACE_LAZY, t->lazy_bytes, &t->lazy, err);
+    if (!status && t->host_bytes)
+        status = d->alloc(t->parts->device_self, MOE_SPACE_HOST, t->host_bytes, &t->host, err);
     for (int i = 0; i < PROGRAMS && !status; i++)
-        if (t->programs[i].g) status = program_start(&t->programs[i], t->arena, t->lazy, &t->lanes, on_fail, t, err);
+        if (t->programs[i].g)
+            status = program_start(&t->programs[i], t->arena, t->lazy, t->host, &t->lanes, on_fail, t, err);
     return status;
 }
 
@@ -173,6 +178,7 @@ void trainer_destroy(trainer *t) {
         const moe_device_v0 *d = t->parts->device;
         d->free(t->parts->device_self, MOE_SPACE_DEVICE, t->arena, t->arena_bytes);
         d->free(t->parts->device_self, MOE_SPACE_LAZY, t->lazy, t->lazy_bytes);
+        d->free(t->parts->device_self, MOE_SPACE_HOST, t->host, t->host_bytes);
         d->free(t->parts->device_self, MOE_SPACE_HOST, t->staging_block, t->staging_bytes);
     }
     model_destroy(t->model);
@@ -195,7 +201,7 @@ trainer_memory trainer_memory_of(trainer *t) {
                         .arena = t->arena_bytes,
                         .device_own = t->parts->device_info.own_memory,
                         .rows = t->lazy_bytes,
-                        .staging = t->staging_bytes,
+                        .staging = t->staging_bytes + t->host_bytes,
                         .weights = params_weight_bytes(&t->model->params)};
     for (uint32_t l = 0; l < t->model->cfg.layers; l++) m.windows += t->model->routers[l].dispatch.own_memory;
     m.total = m.params + m.arena + m.device_own + m.staging + m.windows;
@@ -323,7 +329,7 @@ moe_status trainer_step(trainer *t, int64_t step, int stop, step_result *out, mo
     s->hyper[1] = (float)(1 - pow((double)o->beta1, (double)step));
     s->hyper[2] = (float)(1 - pow((double)o->beta2, (double)step));
     s->hyper[3] = 0;
-    status = program_run(&t->programs[PROGRAM_TRAIN], err);
+    status = trainer_run(t, PROGRAM_TRAIN, err);
     if (!status) status = collect(t, lr, out, err);
     if (status) return status;
     if ((out->tokens && !isfinite(out->loss)) || (!t->cfg.no_update && !isfinite(out->grad_norm)))
@@ -341,7 +347,7 @@ moe_status trainer_eval(trainer *t, int64_t batches, double *loss, moe_err *err)
                         (long long)t->cfg.model.seq);
     for (int64_t i = 0; i < batches && i * slice < windows; i++) {
         moe_status status = fill_batch(t, DATA_VALID, i * slice, 0, err);
-        if (!status) status = program_run(&t->programs[PROGRAM_EVAL], err);
+        if (!status) status = trainer_run(t, PROGRAM_EVAL, err);
         if (status) return status;
         sum += t->staging.stats[0];
         valid += *t->staging.valid;
@@ -358,7 +364,7 @@ moe_status trainer_logits(trainer *t, const int32_t *tokens, int64_t live, float
         t->staging.mask[i] = i < live;
         t->staging.docs[i] = i < live ? 0 : -1;
     }
-    moe_status status = program_run(&t->programs[PROGRAM_LOGITS], err);
+    moe_status status = trainer_run(t, PROGRAM_LOGITS, err);
     if (!status) staging_logits(t, out);
     return status;
 }

@@ -143,6 +143,8 @@ moe_status op_check_unpermute(const moe_op_args *a, moe_err *err);
 moe_status op_check_sumsq(const moe_op_args *a, moe_err *err);
 /* sum not [1] F64, stats not [2] F32; a max_norm below 0 or NaN */
 moe_status op_check_clip_coef(const moe_op_args *a, moe_err *err);
+/* faults not [n,4] I64, first not [4] I64 */
+moe_status op_check_first_fault(const moe_op_args *a, moe_err *err);
 /* grad not [n] F32, hyper not [4] F32, stats not [2] F32; w, m, v not as grad; copy not [n] BF16; a beta outside [0,1),
  * an eps below 0 or NaN */
 moe_status op_check_adamw(const moe_op_args *a, moe_err *err);

@@ -118,7 +118,7 @@ START_TEST(patches_get_the_address_of_their_buffer) {
     graph_patch_add(g, &none, BUF_NONE, 9);
     check_ok(graph_finish(g, err));
     g->buffers[a].off = 16;
-    graph_bind(g, place, NULL);
+    graph_bind(g, place, NULL, NULL);
     ck_assert_ptr_eq(planned, place + 16 + 5);
     ck_assert_ptr_eq(fixed, outside + 7);
     ck_assert_ptr_null(none);

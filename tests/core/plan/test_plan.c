@@ -153,7 +153,7 @@ START_TEST(buffers_without_bytes_or_uses_take_no_room) {
     check_ok(lanes_init(&l, g, &n, err));
     check_ok(plan_memory(g, &l, &n, 64, 0, &bytes, err));
     ck_assert_uint_eq(bytes, 64);
-    graph_bind(g, &bytes, NULL);
+    graph_bind(g, &bytes, NULL, NULL);
     ck_assert_ptr_eq(g->buffers[fixed].ptr, &outside);
     lanes_free(&l);
     graph_destroy(g);

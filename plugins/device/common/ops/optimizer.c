@@ -21,6 +21,13 @@ moe_status op_check_clip_coef(const moe_op_args *a, moe_err *err) {
     return MOE_OK;
 }
 
+moe_status op_check_first_fault(const moe_op_args *a, moe_err *err) {
+    static const char op[] = MOE_OP_FIRST_FAULT;
+    moe_status s = op_want_lists(a, op, 1, 1, 1, 1, err);
+    if (s == MOE_OK) s = op_want(&a->in[0], op, "faults", MOE_I64, 2, OP_SHAPE(OP_ANY, 4), err);
+    return s == MOE_OK ? op_want(&a->out[0], op, "first", MOE_I64, 1, OP_SHAPE(4), err) : s;
+}
+
 /* ---- steps ---- */
 /* What a step reads; what it updates, `names` in out[0 .. n - 1]; and the copy after them. */
 static moe_status check_step(const moe_op_args *a, const char *op, const char *const *names, uint32_t n, moe_err *err) {

@@ -39,6 +39,15 @@ static inline int64_t cpu_find_i64(const int64_t *v, int64_t n, int64_t lo, int6
     return -1;
 }
 
+/* ---- errors in the data ---- */
+/* 1: the call has been given a fault, which now has this error; it then returns MOE_OK, with outputs that lead nobody
+ * outside of anything. 0: the error is to be returned. */
+static inline int cpu_reports(const moe_op_args *a, moe_status code, int64_t token, int64_t value) {
+    moe_fault *f = MOE_REACH(a, moe_op_args, fault) ? a->fault : NULL;
+    if (f && !f->code) *f = (moe_fault){.code = code, .token = token, .value = value, .layer = -1};
+    return f != NULL;
+}
+
 /* ---- rows in expert order ---- */
 /* Reads offsets and counts and refuses (MOE_E_DATA) what would lead outside `max` rows. *total = dev_offsets[groups].
  */

@@ -100,14 +100,26 @@ static void cut_scope(void *arg, int64_t scope, cpu_worker *w) {
     c->dropped[2 * scope + 1] = dropped;
 }
 
-/* An id that no expert has, or a choice whose weight is not a number. */
-static moe_status check_data(const capacity_call *c, int64_t pairs, int64_t k, moe_err *err) {
+/* Reported, and then everything is dropped; 0: to be returned. value: the id, or the slot of a weight. */
+static int reports(const moe_op_args *a, int64_t pair, int64_t value) {
+    const moe_tensor *ids = &a->in[0];
+    int64_t pairs = op_elements(ids);
+    if (!cpu_reports(a, MOE_E_DATA, pair / ids->shape[1], value)) return 0;
+    for (int64_t i = 0; i < pairs; i++) ((int32_t *)a->out[0].data)[i] = -1;
+    cpu_zero(&a->out[1], 0, pairs);
+    return 1;
+}
+
+/* An id that no expert has, or a choice whose weight is not a number. *faulty: it is reported. */
+static moe_status check_data(const capacity_call *c, const moe_op_args *a, int *faulty, moe_err *err) {
+    const int64_t pairs = op_elements(&a->in[0]), k = a->in[0].shape[1];
     int64_t bad = cpu_find_i32(c->ids, pairs, -1, c->experts);
-    if (bad >= 0)
+    *faulty = bad >= 0 && reports(a, bad, c->ids[bad]);
+    if (bad >= 0 && !*faulty)
         return moe_fail(err, MOE_E_DATA, "%s: token %lld slot %lld has expert %d, want -1 or below %lld", op,
                         (long long)(bad / k), (long long)(bad % k), c->ids[bad], (long long)c->experts);
-    for (int64_t i = 0; i < pairs; i++)
-        if (isnan(c->weights[i]) && c->ids[i] >= 0)
+    for (int64_t i = 0; i < pairs && !*faulty; i++)
+        if (isnan(c->weights[i]) && c->ids[i] >= 0 && !(*faulty = reports(a, i, i % k)))
             return moe_fail(err, MOE_E_DATA, "%s: token %lld slot %lld has a weight that is not a number", op,
                             (long long)(i / k), (long long)(i % k));
     return MOE_OK;
@@ -124,8 +136,9 @@ static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
     c.capacity = at->capacity;
     c.pairs = at->scope * k;
     c.drop = at->drop;
-    moe_status s = check_data(&c, tokens * k, k, err);
-    if (s != MOE_OK) return s;
+    int faulty = 0;
+    moe_status s = check_data(&c, a, &faulty, err);
+    if (s != MOE_OK || faulty) return s;
     cpu_run(dev, scopes, cut_scope, &c);
     int64_t *n = a->out[2].data; /* [2] */
     for (int64_t i = 0; i < scopes; i++) {

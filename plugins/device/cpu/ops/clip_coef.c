@@ -8,6 +8,12 @@ static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64
     return op_sizes_none(op_check_clip_coef(a, err), saved, workspace);
 }
 
+/* Has a call of the step reported an error in its data? */
+static int is_faulty(const moe_op_args *a) {
+    const moe_fault *first = MOE_REACH(a, moe_op_args, fault) ? a->fault : NULL;
+    return first && first->code;
+}
+
 static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
     (void)dev;
     (void)err;
@@ -16,7 +22,7 @@ static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
     float *stats = a->out[0].data; /* [2] */
     stats[0] = (float)norm;
     if (max_norm > 0.0 && norm > max_norm) coef = max_norm / norm;
-    stats[1] = isfinite(stats[0]) ? (float)coef : NAN;
+    stats[1] = isfinite(stats[0]) && !is_faulty(a) ? (float)coef : NAN;
     return MOE_OK;
 }
 

@@ -121,7 +121,7 @@ static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
     c.width = c.logits->shape[1];
     c.parts = a->workspace;
     c.block = loss_piece_rows(c.width);
-    moe_status s = loss_check_targets(op, c.targets, c.tokens, c.width, err);
+    moe_status s = loss_check_targets(a, op, c.targets, &c.tokens, c.width, err);
     if (s == MOE_OK) s = loss_divisor(op, op_optional(a->in, a->n_in, 2), c.targets, c.tokens, &c.inverse, err);
     if (s != MOE_OK) return s;
     int64_t n_parts = cpu_blocks(c.tokens, c.block);

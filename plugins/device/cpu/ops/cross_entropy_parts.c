@@ -42,7 +42,7 @@ static moe_status begin(const moe_op_args *a, const char *op, part_call *c, moe_
     moe_status s = op_vocabulary(a->attr, op, c->width, &part, err);
     if (s != MOE_OK) return s;
     c->first = part.first;
-    return loss_check_targets(op, c->targets, c->tokens, part.whole, err);
+    return loss_check_targets(a, op, c->targets, &c->tokens, part.whole, err);
 }
 
 /* ---- the largest logit ---- */

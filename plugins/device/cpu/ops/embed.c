@@ -10,6 +10,7 @@ typedef struct embed_call {
     const moe_tensor *table, *x, *dtable; /* [V,h] act; x or dx [T,h] act; [V,h] F32 */
     int64_t tokens, width, block;
     int64_t first, rows; /* the table has the words [first, first + rows) */
+    int faulty;          /* an id is no word, and that is reported: nothing is looked up */
 } embed_call;
 
 /* Row of the table of token t, or -1: another part has its word. */
@@ -23,7 +24,7 @@ static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64
     return op_sizes_none(op_check_embed(a, err), saved, workspace);
 }
 
-/* The call on a table of `rows` rows; every id is a word. */
+/* The call on a table of `rows` rows; every id is a word, or the call has no tokens and is faulty. */
 static moe_status begin(const moe_op_args *a, const moe_tensor *table, embed_call *c, moe_err *err) {
     moe_vocabulary_attr part;
     moe_status s = op_vocabulary(a->attr, op, table->shape[0], &part, err);
@@ -35,6 +36,11 @@ static moe_status begin(const moe_op_args *a, const moe_tensor *table, embed_cal
                       .rows = table->shape[0]};
     int64_t bad = cpu_find_i32(c->ids, c->tokens, 0, part.whole);
     if (bad < 0) return MOE_OK;
+    if (cpu_reports(a, MOE_E_DATA, bad, c->ids[bad])) {
+        c->faulty = 1;
+        c->tokens = 0;
+        return MOE_OK;
+    }
     return moe_fail(err, MOE_E_DATA, "%s: token %lld has id %d, the table has %lld rows", op, (long long)bad,
                     c->ids[bad], (long long)part.whole);
 }
@@ -61,6 +67,7 @@ static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
     if (s != MOE_OK) return s;
     c.table = &a->in[1];
     c.x = &a->out[0];
+    if (c.faulty) cpu_zero(c.x, 0, op_elements(c.x));
     c.block = cpu_piece_rows(c.width);
     cpu_run(dev, cpu_blocks(c.tokens, c.block), copy_rows, &c);
     return MOE_OK;

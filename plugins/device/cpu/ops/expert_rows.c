@@ -94,13 +94,26 @@ static void find_twice(void *arg, int64_t group, cpu_worker *w) {
     if (bad) atomic_store_explicit(&c->twice, 1, memory_order_relaxed);
 }
 
+/* Reported, and then there are no rows; 0: to be returned. */
+static int reports(const sort_call *c, const moe_op_args *a, moe_status code, int64_t token, int64_t value) {
+    if (!cpu_reports(a, code, token, value)) return 0;
+    for (int64_t i = 0; i < c->pairs; i++) c->slot_row[i] = -1;
+    for (int64_t i = 0; i < c->rows; i++) c->row_slot[i] = -1;
+    memset(c->offsets, 0, (size_t)(c->groups + 1) * sizeof *c->offsets);
+    memset(c->counts, 0, (size_t)c->groups * sizeof *c->counts);
+    return 1;
+}
+
 /* The first token, in order of experts, that chose one of them twice. */
-static moe_status refuse_twice(const sort_call *c, moe_err *err) {
+static moe_status refuse_twice(const sort_call *c, const moe_op_args *a, moe_err *err) {
     for (int64_t g = 0; g < c->groups; g++)
         for (int64_t r = c->offsets[g] + 1; r < c->offsets[g] + c->counts[g]; r++)
-            if (is_twice(c, r))
-                return moe_fail(err, MOE_E_DATA, "%s: token %lld chose expert %lld twice", op,
-                                (long long)(c->row_slot[r] / c->k), (long long)(c->first + g));
+            if (is_twice(c, r)) {
+                int64_t token = c->row_slot[r] / c->k;
+                if (reports(c, a, MOE_E_DATA, token, c->first + g)) return MOE_OK;
+                return moe_fail(err, MOE_E_DATA, "%s: token %lld chose expert %lld twice", op, (long long)token,
+                                (long long)(c->first + g));
+            }
     return MOE_OK;
 }
 
@@ -128,18 +141,20 @@ static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
     c.align = at->align;
     c.least = op_expert_rows_least(at);
     int64_t bad = cpu_find_i32(c.ids, c.pairs, -1, at->n_experts);
+    if (bad >= 0 && reports(&c, a, MOE_E_DATA, bad / c.k, c.ids[bad])) return MOE_OK;
     if (bad >= 0)
         return moe_fail(err, MOE_E_DATA, "%s: token %lld slot %lld has expert %d, want -1 or below %u", op,
                         (long long)(bad / c.k), (long long)(bad % c.k), c.ids[bad], at->n_experts);
     cpu_run(dev, c.n_blocks, count_pairs, &c);
     int64_t needed = place_blocks(&c);
+    if (needed > c.rows && reports(&c, a, MOE_E_OVERFLOW, -1, needed)) return MOE_OK;
     if (needed > c.rows)
         return moe_fail(err, MOE_E_OVERFLOW,
                         "%s: %lld rows needed (aligned to %lld), the buffer has %lld; min_rows is %lld", op,
                         (long long)needed, (long long)c.align, (long long)c.rows, (long long)c.least);
     cpu_run(dev, c.n_blocks, write_pairs, &c);
     if (c.k > 1) cpu_run(dev, c.groups, find_twice, &c);
-    if (atomic_load(&c.twice)) return refuse_twice(&c, err);
+    if (atomic_load(&c.twice)) return refuse_twice(&c, a, err);
     clear_padding(&c);
     return MOE_OK;
 }

@@ -31,6 +31,7 @@
     X(unpermute, MOE_OP_UNPERMUTE, no)                 \
     X(sumsq, MOE_OP_SUMSQ, no)                         \
     X(clip_coef, MOE_OP_CLIP_COEF, no)                 \
+    X(first_fault, MOE_OP_FIRST_FAULT, no)             \
     X(adamw, MOE_OP_ADAMW, no)                         \
     X(sgd, MOE_OP_SGD, no)                             \
     X(fma, MOE_OP_FMA, no)                             \

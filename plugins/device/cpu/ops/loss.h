@@ -23,10 +23,16 @@ ACT_INLINE void loss_scale(void *d, const float *e, float scale, int64_t n, int 
     if (i < n) act_store(d, i, n - i, act_load(e, i, n - i, 0) * scale, narrow);
 }
 
-static inline moe_status loss_check_targets(const char *op, const int32_t *targets, int64_t tokens, int64_t words,
-                                            moe_err *err) {
-    int64_t bad = cpu_find_i32(targets, tokens, -1, words);
+/* Every target is a word or -1. One that is not, where the call has a fault for it: *tokens becomes 0, and nothing is
+ * done. */
+static inline moe_status loss_check_targets(const moe_op_args *a, const char *op, const int32_t *targets,
+                                            int64_t *tokens, int64_t words, moe_err *err) {
+    int64_t bad = cpu_find_i32(targets, *tokens, -1, words);
     if (bad < 0) return MOE_OK;
+    if (cpu_reports(a, MOE_E_DATA, bad, targets[bad])) {
+        *tokens = 0;
+        return MOE_OK;
+    }
     return moe_fail(err, MOE_E_DATA, "%s: token %lld has target %d, want -1..%lld", op, (long long)bad, targets[bad],
                     (long long)words - 1);
 }

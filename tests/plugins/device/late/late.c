@@ -110,7 +110,8 @@ static int64_t number_after(const char *text, const char *words) {
     return at ? strtoll(at + strlen(words), NULL, 10) : 0;
 }
 
-/* The CPU says in words what a fault says in numbers: "token 2 has id 12, the table has 12 rows". */
+/* Where the CPU does not fill a fault, it says in words what that says in numbers: "token 2 has id 12, the table has 12
+ * rows". */
 static moe_fault fault_of(const moe_err *err) {
     static const char *const values[] = {" has id ",   " has target ", " has expert ",
                                          " has slot ", " has row ",    " chose expert "};
@@ -128,7 +129,6 @@ static void run_job(void *arg) {
     moe_err err = {.size = sizeof err};
     moe_fault *fault = j->args.fault;
     wait_a_little(NULL);
-    j->args.fault = NULL;
     moe_status s = j->step(j->d->self, &j->args, &err);
     if (fault && (s == MOE_E_DATA || s == MOE_E_OVERFLOW)) {
         if (fault->code == MOE_OK) *fault = fault_of(&err);
