@@ -121,6 +121,14 @@ START_TEST(C098_ids_outside_all_parts_are_refused) {
     attr.whole = 19;
     ot_refused(&call, ot_try(&t, &call, MOE_OP_EMBED, OT_LIST(ids, table), OT_LIST(x), &attr, NULL), MOE_E_ARG,
                "12 words from word 8, but the whole has 19");
+    attr.size = 16; /* and one that ends before `whole` is not read past its end, by either direction */
+    ot_refused(&call, ot_try(&t, &call, MOE_OP_EMBED, OT_LIST(ids, table), OT_LIST(x), &attr, NULL), MOE_E_ARG,
+               "attr has size 16, want at least 24");
+    const moe_tensor back[] = {ids, x};
+    call.args.in = back;
+    call.args.out = &table;
+    ot_refused(&call, device_open_run_step(&t.dev, call.op->backward, &call.args, &call.err), MOE_E_ARG,
+               "attr has size 16, want at least 24");
     ot_close(&t);
 }
 END_TEST
