@@ -59,7 +59,7 @@ function(moe_test name)
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "CK_DEFAULT_TIMEOUT=${ARG_TIMEOUT}")
 endfunction()
 
-# moe_test_on(<device> <plugins> <name> <targets...>): the program of moe_test(<name>) once more, on another device, whose
+# moe_test_on(<device> <plugins> <name> <targets...>): the program of moe_test(<name>) once more, on another device whose
 # plugins lie in that folder and are built by these targets. CTest entry <device>_<name>, without the "cpu_" of <name>.
 function(moe_test_on device plugins name)
   string(REPLACE "cpu_" "" entry ${device}_${name})
