@@ -59,18 +59,18 @@ function(moe_test name)
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "CK_DEFAULT_TIMEOUT=${ARG_TIMEOUT}")
 endfunction()
 
-# moe_test_on(<device> <plugins> <name> <targets...>): the program of moe_test(<name>) once more, on another device, whose
+# moe_test_on(<device> <plugins> <name> <targets...>): the program of moe_test(<name>) once more, on another device whose
 # plugins lie in that folder and are built by these targets. CTest entry <device>_<name>, without the "cpu_" of <name>.
 function(moe_test_on device plugins name)
   string(REPLACE "cpu_" "" entry ${device}_${name})
   add_test(NAME ${entry} COMMAND test_${name})
   add_dependencies(test_${name} ${ARGN})
   set_tests_properties(${entry} PROPERTIES TIMEOUT 600
-    ENVIRONMENT "CK_DEFAULT_TIMEOUT=600;MOE_TEST_DEVICE=${device};MOE_TEST_PLUGINS=${plugins}")
+    ENVIRONMENT "CK_DEFAULT_TIMEOUT=600;MOE_TEST_DEVICE=${device};MOE_TEST_PLUGINS=${plugins};MOE_TEST_RANKS=8")
 endfunction()
 
 # moe_test_on_cuda(<name>... [NEEDS <kind>_<file>...]): on device "cuda" through its double on the CPU, where that is
-# built, and where these plugins have a double too.
+# built, and where these plugins have a double too. Its memory is the process's, so ranks may be threads.
 function(moe_test_on_cuda)
   cmake_parse_arguments(ARG "" "" "NEEDS" ${ARGN})
   set(targets)

@@ -4,6 +4,7 @@
 #include <io/fs.h>
 #include <math.h>
 #include <stdlib.h>
+#include <train/trainer_impl.h>
 #include <unistd.h>
 
 rig_cfg rig_default(void) {
@@ -92,7 +93,7 @@ moe_status rig_try_open(rig *r, const rig_cfg *cfg, rank_env *env, moe_err *err)
     *r = (rig){.data = rig_data(cfg->trainer.model.seq, cfg->trainer.model.documents)};
     const moe_kv device[] = {{"threads", cfg->threads}, {NULL, NULL}};
     r->parts = (parts_cfg){
-        .device = ref_of(plugin_open("device", "cpu"), r->kv[0], device),
+        .device = ref_of(plugin_open("device", test_device()), r->kv[0], device),
         .comm = ref_of(plugin_open("comm", "threads"), r->kv[1], cfg->comm_options),
         .scheduler = ref_of(plugin_open("scheduler", "serial"), NULL, NULL),
         .dispatcher = ref_of(plugin_open("dispatcher", cfg->dispatcher ? cfg->dispatcher : "local"), r->kv[2], NULL),
@@ -145,6 +146,33 @@ void rig_close(rig *r) {
     trainer_destroy(r->t);
     data_close(r->data);
     *r = (rig){0};
+}
+
+int rig_has_ranks(uint32_t n) {
+    const char *most = getenv("MOE_TEST_RANKS");
+    return test_on_cpu() || n <= (most ? strtoul(most, NULL, 10) : 1);
+}
+
+/* On a stream of its own; the step's are idle. */
+static void move(const rig *r, void *to, const void *from, int byte, uint64_t bytes) {
+    const moe_device_v0 *d = r->t->parts->device;
+    void *self = r->t->parts->device_self, *stream = NULL;
+    moe_err err = {.size = sizeof err};
+    moe_status s = d->stream_create(self, "test", &stream, &err);
+    if (s == MOE_OK)
+        s = from ? d->copy(self, stream, to, from, bytes, &err) : d->fill(self, stream, to, (uint8_t)byte, bytes, &err);
+    if (s == MOE_OK) s = d->stream_sync(self, stream, &err);
+    ck_assert_msg(s == MOE_OK, "%s", err.msg);
+    d->stream_destroy(self, stream);
+}
+void rig_get(const rig *r, void *to, const void *device_memory, uint64_t bytes) {
+    move(r, to, device_memory, 0, bytes);
+}
+void rig_set(const rig *r, void *device_memory, const void *from, uint64_t bytes) {
+    move(r, device_memory, from, 0, bytes);
+}
+void rig_fill(const rig *r, void *device_memory, uint8_t byte, uint64_t bytes) {
+    move(r, device_memory, NULL, byte, bytes);
 }
 
 void rig_warm(void) {

@@ -1,4 +1,5 @@
-/* A whole rank for tests: a small model, the built plugins and a data reader over made-up text. */
+/* A whole rank for tests: a small model, the built plugins and a data reader over made-up text. The device is the one
+ * that the environment names (plugin_open.h), and so are its plugins. */
 #ifndef TESTS_CORE_RIG_H
 #define TESTS_CORE_RIG_H
 #include <check.h>
@@ -12,13 +13,13 @@ typedef struct rig_cfg {
     trainer_cfg trainer;
     const char *precision; /* "fp32", "bf16" */
     uint32_t world;
-    const char *threads;               /* compute threads of each rank */
+    const char *threads;               /* compute threads of each rank, on the CPU */
     moe_kv router[16];                 /* options that differ from the defaults; ends with key NULL */
     moe_kv comm_options[4];            /* the same of the comm */
     const moe_scheduler_v0 *scheduler; /* NULL = the built serial */
     const moe_kv *scheduler_kv;        /* [n] for it */
     uint64_t n_scheduler_kv;
-    const moe_device_v0 *device;             /* NULL = the built cpu, whose instances it gets */
+    const moe_device_v0 *device;             /* NULL = the built one, whose instances it gets */
     const moe_comm_v0 *comm;                 /* NULL = the built threads */
     const moe_precision_v0 *precision_table; /* for the options of `precision`; NULL = it */
     const moe_router_v0 *router_table;       /* for the options of topk; NULL = the built topk */
@@ -46,6 +47,15 @@ void rig_open(rig *r, const rig_cfg *cfg, rank_env *env);
 /* As rig_open, but returns the error instead of failing the test. */
 moe_status rig_try_open(rig *r, const rig_cfg *cfg, rank_env *env, moe_err *err);
 void rig_close(rig *r);
+
+/* Can so many ranks be threads of this process? On device/cpu; elsewhere up to MOE_TEST_RANKS (default 1), as
+ * comm/threads must read the device's memory. */
+int rig_has_ranks(uint32_t n);
+
+/* Bytes of the rank's device memory, between steps: read, written, all the same. */
+void rig_get(const rig *r, void *to, const void *device_memory, uint64_t bytes);
+void rig_set(const rig *r, void *device_memory, const void *from, uint64_t bytes);
+void rig_fill(const rig *r, void *device_memory, uint8_t byte, uint64_t bytes);
 
 /* Once, ahead of tests that start several ranks at once: what libraries make once for a process is made by one thread,
  * as ThreadSanitizer cannot see how they guard it. */

@@ -2,6 +2,7 @@
 # Imports every golden model and evaluates every case of it, compares with the reference, prints the parity table.
 # parity.sh MOEHOST COMPARE GOLDEN WORKDIR [--update README]   Exit code 1: a case failed; all are tried.
 # --update: and writes the table between the two parity marks of README, if every case held.
+# On device MOE_TEST_DEVICE (cpu), and on two ranks where these can be threads on it: MOE_TEST_RANKS (of cpu 2, else 1).
 set -eu
 moehost=$1
 compare=$2
@@ -11,6 +12,9 @@ readme=
 [ "${5:-}" != --update ] || readme=$6
 rm -rf "$work"
 mkdir -p "$work"
+device=${MOE_TEST_DEVICE:-cpu}
+ranks=${MOE_TEST_RANKS:-1}
+[ "$device" != cpu ] || ranks=2
 table=$work/table.md
 errors=$work/errors.txt
 failed=0
@@ -35,14 +39,15 @@ for config in "$golden"/*/config.json; do
     for in in "$folder"/*.in.safetensors; do
         name=$(basename "$in" .in.safetensors)
         dump=$work/$model/$name.safetensors
-        "$moehost" eval "$recipe" --in "$in" --dump "$dump" --grads >"$errors" 2>&1 ||
+        "$moehost" eval "$recipe" --in "$in" --dump "$dump" --grads --set device.plugin="$device" >"$errors" 2>&1 ||
             { lost "$model" "$name" "eval failed"; continue; }
         code=0
         "$compare" "$model" "$name" "$in" "$folder/$name.out.safetensors" "$dump" >"$work/row" 2>"$errors" || code=$?
         cat "$work/row" >>"$table"
         # two ranks compute the same
-        if [ $code -eq 0 ] && [ "$name" = plain ]; then
-            if ! "$moehost" eval "$recipe" --in "$in" --dump "$dump" --grads --set comm.ranks=2 >"$errors" 2>&1 ||
+        if [ $code -eq 0 ] && [ "$name" = plain ] && [ "$ranks" -ge 2 ]; then
+            if ! "$moehost" eval "$recipe" --in "$in" --dump "$dump" --grads --set device.plugin="$device" \
+                --set comm.ranks=2 >"$errors" 2>&1 ||
                 ! "$compare" "$model" "$name" "$in" "$folder/$name.out.safetensors" "$dump" >"$work/row" 2>"$errors"; then
                 lost "$model" "$name" "not so on two ranks"
             fi

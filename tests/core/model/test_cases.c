@@ -52,6 +52,7 @@ static void starved_rank(rank_env *env) {
 }
 
 START_TEST(C041_C045_C086_experts_without_tokens_get_zero_and_still_step) {
+    if (!rig_has_ranks((uint32_t)_i)) return;
     rig_cfg c = rig_default();
     c.trainer.optimizer = (optimizer_cfg){OPTIMIZER_ADAMW, 0.9F, 0.95F, 1e-8F, 0.1F, 0, 0};
     c.world = (uint32_t)_i;
@@ -69,7 +70,7 @@ START_TEST(C054_C065_stale_memory_is_never_read) {
     rig_open(&clean, &c, NULL);
     rig_open(&dirty, &c, NULL);
     for (int step = 1; step <= 3; step++) {
-        memset(dirty.t->arena, 0xff, dirty.t->arena_bytes);
+        rig_fill(&dirty, dirty.t->arena, 0xff, dirty.t->arena_bytes);
         double a = rig_step(&clean, step).loss, b = rig_step(&dirty, step).loss;
         int64_t n = 0;
         float *x = rig_tensors(&clean, 1, &n), *y = rig_tensors(&dirty, 1, &n);
@@ -99,6 +100,7 @@ static void mixed_rank(rank_env *env) {
 }
 
 START_TEST(C031_C083_dense_and_moe_layers_on_every_rank) {
+    if (!rig_has_ranks(2)) return;
     rig_cfg c = rig_default();
     c.trainer.model.dense_layers = 1;
     c.world = 2;

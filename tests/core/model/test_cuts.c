@@ -103,17 +103,23 @@ typedef struct cut_case {
 
 static void check_param(const rig *r, const param *p, const float *whole) {
     const model *m = r->t->model;
-    const float *own = params_address(&m->params, PARAM_MASTER, NULL, p->offset);
+    const int has_copy = m->params.copy && p->kind == PARAM_LINEAR;
+    float *own = malloc((size_t)p->count * sizeof *own);
+    uint16_t *copy = malloc((size_t)p->count * sizeof *copy);
+    rig_get(r, own, params_address(&m->params, PARAM_MASTER, NULL, p->offset), (uint64_t)p->count * sizeof *own);
+    if (has_copy) rig_get(r, copy, m->params.copy + p->offset, (uint64_t)p->count * sizeof *copy);
     for (int64_t k = 0; k < p->count; k++) {
         int64_t at = place(m, p, k);
         if (memcmp(&own[k], &whole[at], sizeof *own) != 0)
             ck_abort_msg("%s[%lld] is %g, element %lld of the whole is %g", p->name, (long long)k, (double)own[k],
                          (long long)at, (double)whole[at]);
-        if (!m->params.copy || p->kind != PARAM_LINEAR) continue;
+        if (!has_copy) continue;
         uint16_t rounded;
         params_round_bf16(&whole[at], &rounded, 1);
-        if (m->params.copy[p->offset + k] != rounded) ck_abort_msg("%s: copy %lld", p->name, (long long)k);
+        if (copy[k] != rounded) ck_abort_msg("%s: copy %lld", p->name, (long long)k);
     }
+    free(own);
+    free(copy);
 }
 
 static void check_rank(rank_env *env) {

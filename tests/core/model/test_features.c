@@ -103,6 +103,7 @@ START_TEST(C023_C028_a_batch_may_be_cut_in_any_way) {
     } cuts[] = {{1, 1}, {2, 2}, {1, 4}};
     outcome whole = run(_i, 8, 1);
     for (size_t i = 0; i < sizeof cuts / sizeof cuts[0]; i++) {
+        if (!rig_has_ranks(cuts[i].world)) continue;
         outcome o = run(_i, cuts[i].micro, cuts[i].world);
         double d = difference(&o, &whole);
         ck_assert_msg(d < 1e-5, "feature %d, micro %d on %u ranks: gradients differ by %g", _i, (int)cuts[i].micro,
@@ -165,8 +166,13 @@ START_TEST(padding_rows_to_the_capacity_changes_no_bit) {
     padded.cfg.trainer.model.capacity_pad = 1;
     ranks_run(1, one_step, &bare);
     ranks_run(1, one_step, &padded);
-    ck_assert(bare.result.dropped > 0 && bare.result.loss == padded.result.loss);
-    ck_assert(memcmp(bare.gradients, padded.gradients, (size_t)bare.n * sizeof(float)) == 0);
+    ck_assert(bare.result.dropped > 0);
+    if (test_on_cpu()) { /* elsewhere products of other sizes may sum in another order */
+        ck_assert(bare.result.loss == padded.result.loss);
+        ck_assert(memcmp(bare.gradients, padded.gradients, (size_t)bare.n * sizeof(float)) == 0);
+    }
+    ck_assert(fabs(bare.result.loss - padded.result.loss) <= 1e-7 * bare.result.loss);
+    ck_assert(difference(&bare, &padded) <= 2e-6);
     free(bare.gradients);
     free(padded.gradients);
 }
@@ -209,7 +215,9 @@ START_TEST(router_state_begins_as_declared) {
     c.router[0] = (moe_kv){"expert_bias", "true"};
     c.router_table = &table;
     rig_open(&r, &c, NULL);
-    const float *a = r.t->model->routers[0].state[0], *b = r.t->model->routers[1].state[0];
+    float a[4], b[4];
+    rig_get(&r, a, r.t->model->routers[0].state[0], sizeof a);
+    rig_get(&r, b, r.t->model->routers[1].state[0], sizeof b);
     for (int i = 0; i < 4; i++) {
         if (_i)
             ck_assert_msg(a[i] != 0 && a[i] != b[i], "layers 0 and 1: %g, %g", (double)a[i], (double)b[i]);

@@ -178,6 +178,16 @@ static void marked_rank(rank_env *env) {
     rig_close(&r);
 }
 
+/* The same bytes in the device memory of two rigs. */
+static void same_memory(const rig *r, const void *a, const rig *s, const void *b, uint64_t bytes) {
+    char *x = malloc(bytes + 1), *y = malloc(bytes + 1);
+    if (bytes) rig_get(r, x, a, bytes);
+    if (bytes) rig_get(s, y, b, bytes);
+    ck_assert(memcmp(x, y, bytes) == 0);
+    free(x);
+    free(y);
+}
+
 static void reading_rank(rank_env *env) {
     run *c = env->arg;
     rig r, fresh;
@@ -191,10 +201,10 @@ static void reading_rank(rank_env *env) {
         for (param_span s = params_next_held(p, PARAM_MASTER, (param_class)kind, p->begin[kind], p->begin[kind + 1]);
              s.count; s = params_next_held(p, PARAM_MASTER, (param_class)kind, s.begin + s.count, p->begin[kind + 1])) {
             const param_bucket *there = s.bucket ? &q->buckets[s.bucket - p->buckets] : NULL;
-            ck_assert(memcmp(params_address(p, PARAM_MASTER, s.bucket, s.begin),
-                             params_address(q, PARAM_MASTER, there, s.begin), (size_t)s.count * 4) == 0);
+            same_memory(&r, params_address(p, PARAM_MASTER, s.bucket, s.begin), &fresh,
+                        params_address(q, PARAM_MASTER, there, s.begin), (uint64_t)s.count * 4);
         }
-    if (p->copy) ck_assert(memcmp(p->copy, q->copy, (size_t)p->begin[PARAM_LINEAR + 1] * 2) == 0);
+    if (p->copy) same_memory(&r, p->copy, &fresh, q->copy, (uint64_t)p->begin[PARAM_LINEAR + 1] * 2);
     rig_close(&fresh);
     rig_close(&r);
 }

@@ -33,10 +33,11 @@ START_TEST(a_skipped_step_moves_neither_weights_nor_bias) {
     const model *m = r.t->model;
     float bias[2][4];
     for (int l = 0; l < 2; l++) {
-        memcpy(bias[l], m->routers[l].state[0], sizeof bias[l]);
+        rig_get(&r, bias[l], m->routers[l].state[0], sizeof bias[l]);
         ck_assert_msg(bias[l][0] != 0 || bias[l][1] != 0, "the bias of layer %d has not moved in a good step", l);
     }
-    m->params.master[m->params.at[m->final_norm].offset] = NAN;
+    const float nan = NAN;
+    rig_set(&r, &m->params.master[m->params.at[m->final_norm].offset], &nan, sizeof nan);
     int64_t n = 0;
     float *before = rig_tensors(&r, 0, &n);
     step_result out;
@@ -45,7 +46,11 @@ START_TEST(a_skipped_step_moves_neither_weights_nor_bias) {
     ck_assert_msg(strstr(err.msg, "gradient norm") != NULL, "%s", err.msg);
     float *after = rig_tensors(&r, 0, &n);
     ck_assert_msg(memcmp(before, after, (size_t)n * sizeof *after) == 0, "weights have moved");
-    for (int l = 0; l < 2; l++) ck_assert_mem_eq(m->routers[l].state[0], bias[l], sizeof bias[l]);
+    for (int l = 0; l < 2; l++) {
+        float now[4];
+        rig_get(&r, now, m->routers[l].state[0], sizeof now);
+        ck_assert_mem_eq(now, bias[l], sizeof now);
+    }
     free(before);
     free(after);
     rig_close(&r);
@@ -139,6 +144,7 @@ static void train_rank(rank_env *env) {
 }
 
 START_TEST(C026_C050_C051_C052_C055_data_parallel_ranks_are_one_rank) {
+    if (!rig_has_ranks((uint32_t)_i)) return;
     rank_case c[2] = {{.cfg = rig_default()}, {.cfg = rig_default()}};
     for (int i = 0; i < 2; i++) {
         rig_balance(&c[i].cfg);
@@ -227,6 +233,7 @@ static void ordered_rank(rank_env *env) {
 }
 
 START_TEST(C087_reduction_beside_backward_changes_no_bit) {
+    if (!rig_has_ranks(2)) return;
     order_case serial = {.cfg = rig_default(), .seed = {-1, -1}};
     serial.cfg.world = 2;
     ranks_run(2, ordered_rank, &serial);
@@ -244,6 +251,7 @@ START_TEST(C087_reduction_beside_backward_changes_no_bit) {
 END_TEST
 
 START_TEST(C063_ranks_that_would_wait_for_each_other_are_refused) {
+    if (!rig_has_ranks(2)) return;
     order_case c = {.cfg = rig_default(), .seed = {1, 2}};
     c.cfg.world = 2;
     ranks_run(2, ordered_rank, &c);

@@ -26,6 +26,7 @@ START_TEST(C019_recompute_adds_nothing) {
     c.router[1] = (moe_kv){"z_coef", "0.001"};
     c.router[2] = (moe_kv){"expert_bias", "true"};
     c.router[3] = (moe_kv){styles[_i][0], styles[_i][1]};
+    if (!test_on_cpu()) return; /* a router in plain C */
     for (int i = 0; i < 2; i++) {
         c.router_table = i ? &recompute_table : &jitter_table;
         rig_open(&r[i], &c, NULL);
@@ -126,7 +127,7 @@ static void bring_up(run_case *c, rig *r, uint32_t rank) {
     }
     if (c->at) save(r, c->at);
     for (int l = 0; l < 2; l++) {
-        memcpy(c->bias[rank][l], r->t->model->routers[l].state[0], sizeof c->bias[0][0]);
+        rig_get(r, c->bias[rank][l], r->t->model->routers[l].state[0], sizeof c->bias[0][0]);
         if (c->cfg.router_table) router_of(r, l)->drawn = 0;
     }
 }
@@ -148,6 +149,7 @@ static void run_rank(rank_env *env) {
 /* The steps after a load, on other ranks than those that have saved: 2 to 1 and 1 to 2. */
 START_TEST(C102_optimizer_state_moves_to_another_number_of_ranks) {
     run_case whole = adamw(_i ? 1 : 2), moved = adamw(_i ? 2 : 1);
+    if (!rig_has_ranks(2)) return;
     whole.at = "at5", whole.end = "end";
     moved.from = "at5", moved.at = "loaded", moved.end = "end of moved";
     whole.first = moved.first = 6;
@@ -166,6 +168,7 @@ END_TEST
 
 START_TEST(C105_resumed_ranks_keep_their_random_streams) {
     run_case whole = adamw(RANKS), resumed = adamw(RANKS);
+    if (!test_on_cpu()) return; /* a router in plain C */
     whole.at = "at3", whole.end = "end";
     resumed.from = "at3", resumed.at = "loaded", resumed.end = "end of resumed";
     run_case *const runs[] = {&whole, &resumed};
