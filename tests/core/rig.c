@@ -92,7 +92,7 @@ moe_status rig_try_open(rig *r, const rig_cfg *cfg, rank_env *env, moe_err *err)
     *r = (rig){.data = rig_data(cfg->trainer.model.seq, cfg->trainer.model.documents)};
     const moe_kv device[] = {{"threads", cfg->threads}, {NULL, NULL}};
     r->parts = (parts_cfg){
-        .device = ref_of(plugin_open("device", "cpu"), r->kv[0], device),
+        .device = ref_of(plugin_open("device", test_device()), r->kv[0], device),
         .comm = ref_of(plugin_open("comm", "threads"), r->kv[1], cfg->comm_options),
         .scheduler = ref_of(plugin_open("scheduler", "serial"), NULL, NULL),
         .dispatcher = ref_of(plugin_open("dispatcher", cfg->dispatcher ? cfg->dispatcher : "local"), r->kv[2], NULL),

@@ -1,4 +1,5 @@
-/* A whole rank for tests: a small model, the built plugins and a data reader over made-up text. */
+/* A whole rank for tests: a small model, the built plugins of the device under test (plugin_open.h) and a data reader
+ * over made-up text. */
 #ifndef TESTS_CORE_RIG_H
 #define TESTS_CORE_RIG_H
 #include <check.h>
@@ -18,7 +19,7 @@ typedef struct rig_cfg {
     const moe_scheduler_v0 *scheduler; /* NULL = the built serial */
     const moe_kv *scheduler_kv;        /* [n] for it */
     uint64_t n_scheduler_kv;
-    const moe_device_v0 *device;             /* NULL = the built cpu, whose instances it gets */
+    const moe_device_v0 *device;             /* NULL = the built one, whose instances it gets */
     const moe_comm_v0 *comm;                 /* NULL = the built threads */
     const moe_precision_v0 *precision_table; /* for the options of `precision`; NULL = it */
     const moe_router_v0 *router_table;       /* for the options of topk; NULL = the built topk */
