@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "train/trainer_impl.h"
+
 rig_cfg rig_default(void) {
     rig_cfg c = {.precision = "fp32", .world = 1, .threads = "1"};
     c.trainer = (trainer_cfg){.model = {.layers = 2,
@@ -110,6 +112,7 @@ moe_status rig_try_open(rig *r, const rig_cfg *cfg, rank_env *env, moe_err *err)
     }
     if (cfg->device) r->parts.device.table = cfg->device;
     if (cfg->precision_table) r->parts.precision.table = cfg->precision_table;
+    if (cfg->dispatcher_table) r->parts.dispatcher.table = cfg->dispatcher_table;
     if (cfg->comm) r->parts.comm.table = cfg->comm;
     for (uint32_t l = 0; l < cfg->trainer.model.layers; l++) {
         r->routers[l] = ref_of(plugin_open("router", "topk"), r->kv[4], cfg->router);
@@ -153,6 +156,17 @@ void rig_warm(void) {
     rig_open(&r, &c, NULL);
     rig_step(&r, 1);
     rig_close(&r);
+}
+
+void rig_copy(const rig *r, void *to, const void *from, uint64_t bytes) {
+    const parts *p = r->t->parts;
+    moe_err err = {.size = sizeof err};
+    void *stream = NULL;
+    moe_status status = p->device->stream_create(p->device_self, "test", &stream, &err);
+    if (!status) status = p->device->copy(p->device_self, stream, to, from, bytes, &err);
+    if (!status) status = p->device->stream_sync(p->device_self, stream, &err);
+    ck_assert_msg(!status, "%s", err.msg);
+    p->device->stream_destroy(p->device_self, stream);
 }
 
 step_result rig_step(rig *r, int64_t step) {

@@ -19,11 +19,12 @@ typedef struct rig_cfg {
     const moe_scheduler_v0 *scheduler; /* NULL = the built serial */
     const moe_kv *scheduler_kv;        /* [n] for it */
     uint64_t n_scheduler_kv;
-    const moe_device_v0 *device;             /* NULL = the built one, whose instances it gets */
-    const moe_comm_v0 *comm;                 /* NULL = the built threads */
-    const moe_precision_v0 *precision_table; /* for the options of `precision`; NULL = it */
-    const moe_router_v0 *router_table;       /* for the options of topk; NULL = the built topk */
-    const char *dispatcher;                  /* NULL = "local" */
+    const moe_device_v0 *device;               /* NULL = the built one, whose instances it gets */
+    const moe_comm_v0 *comm;                   /* NULL = the built threads */
+    const moe_precision_v0 *precision_table;   /* for the options of `precision`; NULL = it */
+    const moe_router_v0 *router_table;         /* for the options of topk; NULL = the built topk */
+    const char *dispatcher;                    /* NULL = "local" */
+    const moe_dispatcher_v0 *dispatcher_table; /* for the options of `dispatcher`; NULL = it */
 } rig_cfg;
 
 /* A model of 2 layers (first n dense), 4 experts, top-2, hidden 32, seq 16, on FP32, SGD, one rank. */
@@ -51,6 +52,9 @@ void rig_close(rig *r);
 /* Once, ahead of tests that start several ranks at once: what libraries make once for a process is made by one thread,
  * as ThreadSanitizer cannot see how they guard it. */
 void rig_warm(void);
+
+/* Bytes between host and device memory, either way; done when it returns. */
+void rig_copy(const rig *r, void *to, const void *from, uint64_t bytes);
 
 /* Runs optimiser step number `step`; fails the test when the step fails. */
 step_result rig_step(rig *r, int64_t step);
