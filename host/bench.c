@@ -4,6 +4,7 @@
 #include <data/data.h>
 #include <inttypes.h>
 #include <io/fs.h>
+#include <math.h>
 #include <moe/ops.h>
 #include <moe/options.h>
 #include <moe/random.h>
@@ -30,6 +31,7 @@ typedef struct bench {
     session *s;
     int64_t steps;
     int update; /* this pass runs the optimiser too */
+    int timed;  /* the device tells the times of a step's parts: it is not asynchronous */
     bench_sample *out;
     double *seconds;            /* [steps] */
     double *parts[BENCH_PARTS]; /* [steps] seconds that nodes of the part took */
@@ -144,6 +146,11 @@ static moe_status take_plain(bench *b, measure *m, int64_t i, moe_err *err) {
 /* ---- a pass ---- */
 static void take_times(bench *b, const trainer *t, int64_t i) {
     bench_sample *out = b->out;
+    if (!b->timed) {
+        for (int part = 0; part < BENCH_PARTS; part++) b->parts[part][i] = (double)NAN;
+        for (int role = 0; role < BENCH_ROLES; role++) b->experts[role][i] = (double)NAN;
+        return;
+    }
     trainer_span span;
     uint64_t nodes[BENCH_PARTS] = {0}, bytes[BENCH_PARTS] = {0};
     for (int part = 0; part < BENCH_PARTS; part++) b->parts[part][i] = 0;
@@ -197,7 +204,7 @@ static moe_status run_rank(void *arg, uint32_t rank, const moe_bootstrap *bootst
     trainer *t = NULL;
     cfg.no_update = !b->update;
     moe_status status = session_trainer(b->s, &cfg, bootstrap, &t, err);
-    if (!status) status = trainer_watch(t, 1, err);
+    if (!status && b->timed) status = trainer_watch(t, 1, err);
     if (!status) status = timed_steps(b, t, rank, err);
     if (status && t) trainer_abort(t, err->msg);
     trainer_destroy(t);
@@ -219,7 +226,7 @@ static moe_status pass(bench *b, int update, moe_err *err) {
 }
 
 moe_status bench_run(session *s, int64_t steps, bench_sample *out, moe_err *err) {
-    bench b = {.s = s, .steps = steps, .out = out};
+    bench b = {.s = s, .steps = steps, .out = out, .timed = !(s->parts.device.desc->flags & MOE_ASYNC)};
     size_t n = (size_t)steps;
     double *memory = calloc(n * (1 + BENCH_PARTS + 2 * BENCH_ROLES), sizeof *memory), *at = memory;
     if (!memory) return moe_fail(err, MOE_E_NOMEM, "out of memory for %zu steps", n);

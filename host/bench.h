@@ -8,7 +8,8 @@
 
 /* What one run of a recipe measured, all of rank 0. Its two passes: [0] steps that end with the gradients, [1] with the
  * optimiser. Times of steps, parts and plain products are medians over the timed steps of a pass; a peak is the best of
- * the whole run, because on a shared machine a moment says little. */
+ * the whole run, because on a shared machine a moment says little. An asynchronous device does not tell the times of
+ * parts: those are NaN. */
 typedef struct bench_sample {
     char device[96];                       /* for people */
     uint32_t threads;                      /* compute threads of a rank */

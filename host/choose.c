@@ -26,7 +26,10 @@ static moe_status measure_rank(void *arg, uint32_t rank, const moe_bootstrap *bo
                       .bootstrap = bootstrap,
                       .log = s->parts.log,
                       .log_arg = s->parts.log_arg};
-    const watchdog_cfg watch = {.rank = rank, .timeout = s->trainer.timeout, .on_stuck = stop_give_up};
+    const watchdog_cfg watch = {.rank = rank,
+                                .comm_async = (s->parts.comm.desc->flags & MOE_ASYNC) != 0,
+                                .timeout = s->trainer.timeout,
+                                .on_stuck = stop_give_up};
     watchdog *dog = NULL;
     parts *p = NULL;
     mesh_groups groups = {0};

@@ -95,6 +95,15 @@ static int open_pair(const series *b, pair *p) {
     return EXIT_CODE_FAILED;
 }
 
+/* Once, before anything runs. */
+static void note_untimed(const pair *p) {
+    const moe_desc *device = p->s.parts.device.desc;
+    if (device->flags & MOE_ASYNC)
+        fprintf(stderr,
+                "moehost: note: %s: device/%s is asynchronous: a step's time is known, that of its parts is not\n",
+                p->recipe, device->id);
+}
+
 static int open_pairs(series *b) {
     size_t counts = b->n_threads ? b->n_threads : 1;
     int code = EXIT_CODE_OK;
@@ -109,6 +118,7 @@ static int open_pairs(series *b) {
             *p = (pair){.recipe = b->args->positional[i], .threads = b->n_threads ? b->thread_texts[k] : NULL};
             p->first = k;
             code = open_pair(b, p);
+            if (!code) note_untimed(p);
         }
     return code;
 }

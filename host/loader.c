@@ -104,7 +104,8 @@ typedef struct search {
     int match;
     size_t n_best; /* equally good ones, in different files or of different ids */
     bool refused;
-    char *report; /* every place and what was there */
+    const char *other; /* the device of one that is for another; NULL = none was seen */
+    char *report;      /* every place and what was there */
     size_t report_bytes;
     FILE *to;
 } search;
@@ -130,6 +131,7 @@ static void try_file(search *s, const char *path) {
         if (strcmp(e->path, f->path) != 0 || strcmp(e->desc->kind, s->q->kind) != 0) continue;
         if (s->id && strcmp(e->desc->id, s->id) != 0) continue;
         int match = registry_match(e->desc, s->q->device);
+        if (match == 0) s->other = e->desc->device;
         if (match == 0 || e == s->best) continue;
         char what[160];
         snprintf(what, sizeof what, "holds %s/%s %s for device %s", s->q->kind, e->desc->id, e->desc->version,
@@ -198,10 +200,17 @@ static void explain(const search *s, err_list *errs) {
     char best[256] = "", hint[320] = "", device[128] = "";
     const loader_request *q = s->q;
     const char *what = s->refused ? "refused" : s->n_best > 1 ? "ambiguous; name one by its path" : "not found";
-    if (!s->best && !s->refused) {
+    if (!s->best && !s->refused && !s->other) {
         suggest near = suggest_begin(q->name);
         offer_files(s->l, q->kind, &near, best, sizeof best);
         suggest_text(&near, hint, sizeof hint);
+    }
+    if (!s->best && !s->refused && s->other) {
+        if (s->id && strcmp(s->id, q->name) == 0) /* by id, not by path */
+            snprintf(hint, sizeof hint, "; there is no %.20s/%.200s-%.60s.so", q->kind, q->name, q->device);
+        err_list_add(errs, "%s: plugin %s '%s' is for device %s, and the device is %s%s (%s)", q->where, q->kind,
+                     q->name, s->other, q->device, hint, s->report);
+        return;
     }
     if (q->device && strcmp(q->device, "any") != 0) snprintf(device, sizeof device, " for device %.90s", q->device);
     err_list_add(errs, "%s: plugin %s '%s'%s %s%s (%s)", q->where, q->kind, q->name, device, what, hint, s->report);

@@ -150,6 +150,54 @@ static int wire_dispatcher(session *s, recipe *r, loader *l, const wire_options 
     return wire_plugin(s, r, l, i, s->parts.device.desc->device, &s->parts.dispatcher, errs);
 }
 
+/* ---- asynchronous devices ---- */
+/* A synchronous plugin reads device memory where it lies, which the host cannot on an asynchronous device, unless it is
+ * made for this one. Schedulers see no memory. */
+static int reads_on_host(const session *s, const part_ref *p) {
+    const moe_desc *device = s->parts.device.desc;
+    if (!p->desc || !(device->flags & MOE_ASYNC) || strcmp(p->desc->device, device->device) == 0) return 0;
+    return !(p->desc->flags & (MOE_ASYNC | MOE_FOLLOWS_DEVICE));
+}
+
+/* A comm moves nothing for one rank, so then any will do. */
+static int check_async(const session *s, const recipe *r, err_list *errs) {
+    const parts_cfg *p = &s->parts;
+    const char *device = p->device.desc ? p->device.desc->device : "";
+    const struct {
+        const char *kind;
+        const part_ref *part;
+    } all[] = {{"comm", &p->comm}, {"precision", &p->precision}, {"dispatcher", &p->dispatcher}};
+    int code = 0;
+    for (size_t i = 0; i < sizeof all / sizeof all[0] && p->device.desc; i++) {
+        if (!reads_on_host(s, all[i].part) || (i == 0 && s->ranks == 1)) continue;
+        err_list_add(errs, "%s: %s '%s' works on memory of the host, and the device is %s%s",
+                     recipe_plugin_of(r, all[i].kind)->where, all[i].kind, all[i].part->desc->id, device,
+                     i ? "" : ": it runs one rank; several want a comm that is made for the device");
+        code = EXIT_CODE_PLUGIN;
+    }
+    for (uint32_t l = 0; p->device.desc && l < p->n_layers; l++) {
+        if (!reads_on_host(s, &s->routers[l])) continue;
+        err_list_add(errs, "%s: router '%s' works on memory of the host, and the device is %s",
+                     recipe_plugin_for(r, "router", l, false)->where, s->routers[l].desc->id, device);
+        return EXIT_CODE_PLUGIN;
+    }
+    if (s->trace && p->device.desc && (p->device.desc->flags & MOE_ASYNC)) {
+        err_list_add(errs,
+                     "%s: trace wants the times of a step's parts, and device/%s does not tell them: it is "
+                     "asynchronous",
+                     recipe_get(r, "run", "trace")->where, p->device.desc->id);
+        code = EXIT_CODE_PLUGIN;
+    }
+    return code;
+}
+
+/* Ranks on GPUs talk by NCCL, where the recipe does not say how. */
+static void choose_comm(const session *s, recipe *r) {
+    const recipe_plugin *p = recipe_plugin_of(r, "comm");
+    if (p->named || strcmp(s->parts.device.desc->device, "cuda") != 0 || recipe_int(r, "comm", "ranks") == 1) return;
+    recipe_choose_plugin(r, index_of(r, p), "nccl");
+}
+
 /* All but the dispatcher. */
 static int wire_parts(session *s, recipe *r, loader *l, err_list *errs) {
     parts_cfg *p = &s->parts;
@@ -158,6 +206,7 @@ static int wire_parts(session *s, recipe *r, loader *l, err_list *errs) {
     if (code > worst) worst = code;
     if (!p->device.desc) return worst; /* all others are for a device */
     const char *device = p->device.desc->device;
+    choose_comm(s, r);
     struct {
         const char *kind;
         part_ref *out;
@@ -413,6 +462,7 @@ static int wire_session(session *s, recipe *r, loader *l, uint32_t programs, con
     if ((next = wire_mesh(s, r, o, errs)) > code) code = next;
     if (s->trainer.model.experts && s->parts.device.desc)
         if ((next = wire_dispatcher(s, r, l, o, code, errs)) > code) code = next;
+    if ((next = check_async(s, r, errs)) > code) code = next;
     if (!code && (programs & (TRAINER_TRAIN | TRAINER_EVAL))) code = wire_data(s, r, errs);
     if (!code) code = list_loaded(s, errs);
     return code ? code : print_resolved(s, r, errs);

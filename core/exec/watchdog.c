@@ -32,6 +32,8 @@ struct watchdog {
     const char *setup; /* the call that the rank's own thread is inside of */
     uint32_t n_setups;
     place lanes[MOE_LANES], own;
+    char waiting[256]; /* what an asynchronous comm said when last asked; "" = it waits for nobody */
+    double waited;     /* seconds of the same words */
     int aborted, announced, told;
     double since_abort;
     moe_err cause;
@@ -110,9 +112,26 @@ static int lane_is_late(watchdog *w, int lane, double seconds) {
     return note(w, &w->lanes[lane], node, before, seconds);
 }
 
+/* The device is inside of a call of an asynchronous comm, and has been for too long. */
+static int comm_is_late(watchdog *w, double seconds, moe_err *out) {
+    char text[sizeof w->waiting] = "";
+    if (!w->cfg.comm_async || !w->comm || !MOE_REACH(w->comm, moe_comm_v0, waiting) || !w->comm->waiting) return 0;
+    w->comm->waiting(w->comm_self, NULL, text, sizeof text);
+    text[sizeof text - 1] = 0;
+    w->waited = text[0] && strcmp(text, w->waiting) == 0 ? w->waited + seconds : 0;
+    memcpy(w->waiting, text, sizeof text);
+    if (w->cfg.timeout <= 0 || w->waited < w->cfg.timeout) return 0;
+    moe_fail(out, MOE_E_COMM, "rank %u: a communication call has not ended for %.3g s: %s", w->cfg.rank, w->waited,
+             text);
+    return 1;
+}
+
 static int find_late(watchdog *w, double seconds, moe_err *out) {
     int late = note(w, &w->own, w->setup, w->n_setups, seconds);
-    if (late) late_setup(w, &w->own, out);
+    if (late)
+        late_setup(w, &w->own, out);
+    else
+        late = comm_is_late(w, seconds, out);
     for (int i = 0; w->streams && i < MOE_LANES; i++) {
         if (!lane_is_late(w, i, seconds) || late) continue;
         late = 1;
@@ -137,7 +156,10 @@ static void wait_for_end(watchdog *w, double seconds) {
 
 static void look(watchdog *w, double seconds) {
     w->cause.size = sizeof w->cause;
-    if (!w->aborted && w->comm) w->aborted = w->announced = w->comm->poll(w->comm_self, &w->cause) != MOE_OK;
+    if (!w->aborted && w->comm && w->comm->poll(w->comm_self, &w->cause)) {
+        w->aborted = 1;
+        w->announced = !w->cfg.comm_async; /* it may know of an error, and its calls still be on the device */
+    }
     if (!w->aborted) w->aborted = find_late(w, seconds, &w->cause);
     if (w->aborted && !w->announced && w->comm) { /* before there was a comm, nobody could be told */
         w->comm->abort(w->comm_self, w->cause.msg);

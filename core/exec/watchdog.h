@@ -1,8 +1,10 @@
 /* Watchdog: one small thread a rank that sees to it that nothing waits for ever. It looks at which node each lane is
  * inside of (exec_inside) and at the set-up call that the rank's own thread is inside of. A call that communicates and
  * does not return within the timeout ends the run: the error names rank, node, group, how long, and who is missing, and
- * goes to all ranks by comm->abort. A node that computes may take as long as it likes. Once the run is aborted, by this
- * rank or another, no further node starts, and a rank that has not ended after the grace time is given up (on_stuck).
+ * goes to all ranks by comm->abort. Of an asynchronous comm no lane is inside of a call: there the text of
+ * comm->waiting, which is another one whenever anything has moved, stands in the place of the node. A node that
+ * computes may take as long as it likes. Once the run is aborted, by this rank or another, no further node starts, and
+ * a rank that has not ended after the grace time is given up (on_stuck).
  *
  * Time is the sum of the watchdog's own short sleeps: hours in which the process was stopped do not count. */
 #ifndef CORE_EXEC_WATCHDOG_H
@@ -15,7 +17,9 @@ typedef struct watchdog watchdog;
 typedef struct exec_lanes exec_lanes; /* exec/exec.h */
 
 typedef struct watchdog_cfg {
-    uint32_t rank, reserved;
+    uint32_t rank;
+    int32_t
+        comm_async; /* 1: the comm has MOE_ASYNC: its calls return at once, and what it says of itself is looked at */
     double timeout; /* seconds that a call which communicates may take; 0 = for ever */
     double grace;   /* seconds from an abort to on_stuck; 0 = WATCHDOG_GRACE */
     /* Called once, from the watchdog's thread, while the rank is still inside of something: what, and why it should

@@ -149,6 +149,24 @@ static moe_status add_dispatcher(model *m, uint32_t layer, moe_err *err) {
     return status ? status : parts_dispatcher_needs(m->parts, layer, &m->routers[layer].dispatch, err);
 }
 
+/* Who wants the counts of an asynchronous layout on the host, of whom only [memory] recv = exact tells them. */
+static moe_status check_counts(const model *m, moe_err *err) {
+    const parts_cfg *p = &m->parts->cfg;
+    const moe_desc *all[] = {p->precision.desc, p->dispatcher.desc};
+    for (int i = 0; i < 2 && parts_async(m->parts, &p->device); i++) {
+        if (!all[i] || !(all[i]->flags & MOE_HOST_COUNTS)) continue;
+        if (m->cfg.recv != RECV_EXACT)
+            return moe_fail(err, MOE_E_UNSUPPORTED,
+                            "%s/%s needs the numbers of rows on the host: [memory] recv = exact", all[i]->kind,
+                            all[i]->id);
+        if (!parts_async(m->parts, &p->dispatcher))
+            return moe_fail(err, MOE_E_UNSUPPORTED,
+                            "%s/%s needs the numbers of rows on the host, before dispatcher/%s has run", all[i]->kind,
+                            all[i]->id, p->dispatcher.desc->id);
+    }
+    return MOE_OK;
+}
+
 /* ---- memory and initial values ---- */
 static uint64_t spec_bytes(const moe_param_spec *s) {
     uint64_t n = s->dtype == MOE_I64 ? 8 : 4;
@@ -317,6 +335,7 @@ moe_status model_create(model **out, const model_cfg *cfg, const model_place *pl
         status = add_router(m, l, err);
         if (!status) status = add_dispatcher(m, l, err);
     }
+    if (!status && cfg->experts) status = check_counts(m, err);
     if (!status) status = find_ops(m, err);
     if (!status) status = model_build_table(m, err);
     if (!status) status = cut_buckets(m, use, err);

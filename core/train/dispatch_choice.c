@@ -16,9 +16,16 @@ enum { PART_BYTES = 1 << 20, TRIES = 3 };
 
 /* ---- measurement ---- */
 typedef struct buffers {
+    void *stream;   /* of the calls, which may return at once */
     char *in, *out; /* [n * PART_BYTES] device memory */
     uint64_t *at, *bytes, *none;
 } buffers;
+
+/* All ranks, and all that has been issued before. */
+static moe_status meet(const parts *p, void *group, const buffers *b, moe_err *err) {
+    moe_status status = p->comm->barrier(p->comm_self, group, b->stream, err);
+    return status ? status : p->device->stream_sync(p->device_self, b->stream, err);
+}
 
 static moe_status exchange(const parts *p, void *group, const buffers *b, const uint64_t *bytes, double *seconds,
                            moe_err *err) {
@@ -29,9 +36,10 @@ static moe_status exchange(const parts *p, void *group, const buffers *b, const 
                                .in_bytes = bytes,
                                .out_at = b->at,
                                .out_bytes = bytes};
-    moe_status status = p->comm->barrier(p->comm_self, group, NULL, err);
+    moe_status status = meet(p, group, b, err);
     double begin = clock_seconds();
-    if (!status) status = p->comm->all_to_all_v(p->comm_self, group, NULL, &args, err);
+    if (!status) status = p->comm->all_to_all_v(p->comm_self, group, b->stream, &args, err);
+    if (!status) status = p->device->stream_sync(p->device_self, b->stream, err);
     double took = clock_seconds() - begin;
     if (took < *seconds) *seconds = took;
     return status;
@@ -39,9 +47,10 @@ static moe_status exchange(const parts *p, void *group, const buffers *b, const 
 
 static moe_status copy_time(const parts *p, void *group, const buffers *b, uint64_t bytes, double *seconds,
                             moe_err *err) {
-    moe_status status = p->comm->barrier(p->comm_self, group, NULL, err);
+    moe_status status = meet(p, group, b, err);
     double begin = clock_seconds();
-    if (!status) memcpy(b->out, b->in, bytes);
+    if (!status) status = p->device->copy(p->device_self, b->stream, b->out, b->in, bytes, err);
+    if (!status) status = p->device->stream_sync(p->device_self, b->stream, err);
     double took = clock_seconds() - begin;
     if (took < *seconds) *seconds = took;
     return status;
@@ -95,6 +104,7 @@ moe_status dispatch_measure(const parts *p, const mesh_groups *g, dispatch_rates
     buffers b = {.at = numbers, .bytes = numbers + n, .none = numbers + 2 * (size_t)n};
     status = numbers ? p->device->alloc(p->device_self, MOE_SPACE_DEVICE, 2 * whole, &memory, err)
                      : moe_fail(err, MOE_E_NOMEM, "out of memory for %u ranks", n);
+    if (!status) status = p->device->stream_create(p->device_self, "measure", &b.stream, err);
     b.in = memory;
     b.out = b.in + (memory ? whole : 0);
     for (uint32_t i = 0; !status && i < n; i++) {
@@ -103,6 +113,7 @@ moe_status dispatch_measure(const parts *p, const mesh_groups *g, dispatch_rates
     }
     if (!status) status = measure_group(p, group, &b, n, out, err);
     if (!status) status = agree(p, out, err);
+    if (b.stream) p->device->stream_destroy(p->device_self, b.stream);
     p->device->free(p->device_self, MOE_SPACE_DEVICE, memory, 2 * whole);
     free(numbers);
     return status;

@@ -5,7 +5,9 @@
 #include "train/trainer_impl.h"
 
 moe_status watch_start(trainer *t, const parts_cfg *with, moe_err *err) {
+    const moe_desc *comm = with->comm.desc;
     const watchdog_cfg cfg = {.rank = with->rank,
+                              .comm_async = comm && (comm->flags & MOE_ASYNC) != 0,
                               .timeout = t->cfg.timeout,
                               .grace = t->cfg.grace,
                               .on_stuck = t->cfg.on_stuck,

@@ -111,6 +111,7 @@ moe_status rig_try_open(rig *r, const rig_cfg *cfg, rank_env *env, moe_err *err)
     }
     if (cfg->device) r->parts.device.table = cfg->device;
     if (cfg->precision_table) r->parts.precision.table = cfg->precision_table;
+    if (cfg->dispatcher_table) r->parts.dispatcher.table = cfg->dispatcher_table;
     if (cfg->comm) r->parts.comm.table = cfg->comm;
     for (uint32_t l = 0; l < cfg->trainer.model.layers; l++) {
         r->routers[l] = ref_of(plugin_open("router", "topk"), r->kv[4], cfg->router);

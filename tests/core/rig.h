@@ -19,11 +19,12 @@ typedef struct rig_cfg {
     const moe_scheduler_v0 *scheduler; /* NULL = the built serial */
     const moe_kv *scheduler_kv;        /* [n] for it */
     uint64_t n_scheduler_kv;
-    const moe_device_v0 *device;             /* NULL = the built one, whose instances it gets */
-    const moe_comm_v0 *comm;                 /* NULL = the built threads */
-    const moe_precision_v0 *precision_table; /* for the options of `precision`; NULL = it */
-    const moe_router_v0 *router_table;       /* for the options of topk; NULL = the built topk */
-    const char *dispatcher;                  /* NULL = "local" */
+    const moe_device_v0 *device;               /* NULL = the built one, whose instances it gets */
+    const moe_comm_v0 *comm;                   /* NULL = the built threads */
+    const moe_precision_v0 *precision_table;   /* for the options of `precision`; NULL = it */
+    const moe_router_v0 *router_table;         /* for the options of topk; NULL = the built topk */
+    const char *dispatcher;                    /* NULL = "local" */
+    const moe_dispatcher_v0 *dispatcher_table; /* for the options of `dispatcher`; NULL = it */
 } rig_cfg;
 
 /* A model of 2 layers (first n dense), 4 experts, top-2, hidden 32, seq 16, on FP32, SGD, one rank. */

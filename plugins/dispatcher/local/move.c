@@ -24,7 +24,8 @@ moe_status local_layout(const void *self, const moe_layout_args *args, moe_err *
                             .in = ids,
                             .out = out,
                             .attr = &me->sort,
-                            .workspace = args->workspace};
+                            .workspace = args->workspace,
+                            .fault = MOE_REACH(args, moe_layout_args, fault) ? args->fault : NULL};
     args->rows->host_total = -1; /* the offsets are the device's */
     return me->ops.expert_rows->forward(me->d.dev, &op, err);
 }

@@ -1,0 +1,205 @@
+/* comm/threads for device "late": the CPU's behind asynchronous calls, of which only the collectives that core itself
+ * makes are there. An error is told by poll, and ends all ranks. */
+#include <stdatomic.h>
+#include <stdio.h>
+
+#include "bridge.h"
+
+typedef struct comm {
+    const moe_comm_v0 *inner;
+    void *self;
+    const moe_device_service *dev;
+    atomic_uint calls; /* that have begun */
+} comm;
+
+enum { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, BARRIER };
+
+typedef struct comm_call {
+    bridge b;
+    comm *c;
+    void *group;
+    int what;
+    void *in, *out; /* host memory */
+    uint64_t count;
+    int32_t dtype, op;
+    uint32_t root;
+} comm_call;
+
+static const moe_comm_v0 *inner_table(void);
+
+static moe_status create(const moe_comm_cfg *cfg, const moe_host *host, void **self, moe_err *err) {
+    comm *c = calloc(1, sizeof *c);
+    if (!c) return moe_fail(err, MOE_E_NOMEM, "late comm: out of memory");
+    c->inner = inner_table();
+    c->dev = host->service(host->ctx, "moe.device/0");
+    moe_status s = c->inner->create(cfg, host, &c->self, err);
+    if (s)
+        free(c);
+    else
+        *self = c;
+    return s;
+}
+static void destroy(void *self) {
+    comm *c = self;
+    c->inner->destroy(c->self);
+    free(c);
+}
+static moe_status group_split(void *self, void *parent, const char *name, uint32_t color, void **group, moe_err *err) {
+    comm *c = self;
+    return c->inner->group_split(c->self, parent, name, color, group, err);
+}
+static void group_destroy(void *self, void *group) {
+    comm *c = self;
+    c->inner->group_destroy(c->self, group);
+}
+static moe_status group_info(void *self, void *group, uint32_t *n, uint32_t *index, moe_err *err) {
+    comm *c = self;
+    return c->inner->group_info(c->self, group, n, index, err);
+}
+
+static void run(bridge *b) {
+    comm_call *k = (comm_call *)b;
+    const moe_comm_v0 *t = k->c->inner;
+    void *self = k->c->self;
+    moe_err err = {.size = sizeof err};
+    moe_status s = MOE_OK;
+    atomic_fetch_add(&k->c->calls, 1);
+    switch (k->what) {
+        case ALL_REDUCE:
+            s = t->all_reduce(self, k->group, b->stream, k->in, k->out, k->count, k->dtype, k->op, &err);
+            break;
+        case ALL_GATHER:
+            s = t->all_gather(self, k->group, b->stream, k->in, k->out, k->count, k->dtype, &err);
+            break;
+        case REDUCE_SCATTER:
+            s = t->reduce_scatter(self, k->group, b->stream, k->in, k->out, k->count, k->dtype, k->op, &err);
+            break;
+        case BROADCAST:
+            s = t->broadcast(self, k->group, b->stream, k->out, k->count, k->dtype, k->root, &err);
+            break;
+        default:
+            s = t->barrier(self, k->group, b->stream, &err);
+    }
+    if (s) t->abort(self, err.msg);
+}
+
+/* in, out in units of count elements; out_too: what `out` has is read. */
+static moe_status enqueue(comm_call call, const void *in, uint64_t ins, void *out, uint64_t outs, moe_err *err) {
+    static const uint8_t bytes[] = {4, 2, 8, 4, 8, 1, 1, 1, 1, 1};
+    comm_call *k = malloc(sizeof *k);
+    if (!k) return moe_fail(err, MOE_E_NOMEM, "late comm: out of memory");
+    uint64_t unit = call.count * bytes[call.dtype];
+    *k = call;
+    k->b.dev = call.c->dev;
+    k->b.run = run;
+    k->in = bridge_take(&k->b, (void *)(uintptr_t)in, ins * unit, 0);
+    k->out = bridge_take(&k->b, out, outs * unit, 1);
+    return bridge_enqueue(&k->b, err);
+}
+
+static uint32_t members(comm *c, void *group) {
+    uint32_t n = 1, index;
+    moe_err ignored = {.size = sizeof ignored};
+    c->inner->group_info(c->self, group, &n, &index, &ignored);
+    return n;
+}
+
+static moe_status all_reduce(void *self, void *group, void *stream, const void *in, void *out, uint64_t count,
+                             int32_t dtype, int32_t op, moe_err *err) {
+    const comm_call k = {
+        .b.stream = stream, .c = self, .group = group, .what = ALL_REDUCE, .count = count, .dtype = dtype, .op = op};
+    return enqueue(k, in, 1, out, 1, err);
+}
+static moe_status all_gather(void *self, void *group, void *stream, const void *in, void *out, uint64_t count,
+                             int32_t dtype, moe_err *err) {
+    const comm_call k = {
+        .b.stream = stream, .c = self, .group = group, .what = ALL_GATHER, .count = count, .dtype = dtype};
+    return enqueue(k, in, 1, out, members(self, group), err);
+}
+static moe_status reduce_scatter(void *self, void *group, void *stream, const void *in, void *out, uint64_t count,
+                                 int32_t dtype, int32_t op, moe_err *err) {
+    const comm_call k = {.b.stream = stream,
+                         .c = self,
+                         .group = group,
+                         .what = REDUCE_SCATTER,
+                         .count = count,
+                         .dtype = dtype,
+                         .op = op};
+    return enqueue(k, in, members(self, group), out, 1, err);
+}
+static moe_status broadcast(void *self, void *group, void *stream, void *buf, uint64_t count, int32_t dtype,
+                            uint32_t root, moe_err *err) {
+    const comm_call k = {
+        .b.stream = stream, .c = self, .group = group, .what = BROADCAST, .count = count, .dtype = dtype, .root = root};
+    return enqueue(k, NULL, 0, buf, 1, err);
+}
+static moe_status barrier(void *self, void *group, void *stream, moe_err *err) {
+    const comm_call k = {.b.stream = stream, .c = self, .group = group, .what = BARRIER};
+    return enqueue(k, NULL, 0, NULL, 0, err);
+}
+
+static moe_status lacks(moe_err *err, const char *what) {
+    return moe_fail(err, MOE_E_UNSUPPORTED, "late comm: has no %s", what);
+}
+static moe_status all_to_all_v(void *self, void *group, void *stream, const moe_a2a_args *args, moe_err *err) {
+    (void)self, (void)group, (void)stream, (void)args;
+    return lacks(err, "all_to_all_v");
+}
+static moe_status p2p(void *self, void *group, void *stream, const moe_p2p_op *ops, uint32_t n, moe_err *err) {
+    (void)self, (void)group, (void)stream, (void)ops, (void)n;
+    return lacks(err, "p2p");
+}
+static moe_status window_create(void *self, void *group, uint64_t bytes, moe_window *out, moe_err *err) {
+    (void)self, (void)group, (void)bytes, (void)out;
+    return lacks(err, "windows");
+}
+static void window_destroy(void *self, moe_window *w) {
+    (void)self, (void)w;
+}
+
+static void abort_all(void *self, const char *reason) {
+    comm *c = self;
+    c->inner->abort(c->self, reason);
+}
+static moe_status poll(void *self, moe_err *err) {
+    comm *c = self;
+    return c->inner->poll(c->self, err);
+}
+static void waiting(void *self, void *group, char *text, uint64_t bytes) {
+    comm *c = self;
+    char inner[256];
+    unsigned before = atomic_load(&c->calls);
+    c->inner->waiting(c->self, group, inner, sizeof inner);
+    text[0] = 0;
+    if (inner[0]) snprintf(text, bytes, "call %u: %s", before, inner);
+}
+static const void *extension(void *self, const char *id) {
+    comm *c = self;
+    return c->inner->extension(c->self, id);
+}
+
+static const moe_comm_v0 table = {.size = sizeof table,
+                                  .launch = MOE_LAUNCH_THREADS,
+                                  .create = create,
+                                  .destroy = destroy,
+                                  .group_split = group_split,
+                                  .group_destroy = group_destroy,
+                                  .group_info = group_info,
+                                  .all_reduce = all_reduce,
+                                  .all_gather = all_gather,
+                                  .reduce_scatter = reduce_scatter,
+                                  .broadcast = broadcast,
+                                  .all_to_all_v = all_to_all_v,
+                                  .barrier = barrier,
+                                  .p2p = p2p,
+                                  .window_create = window_create,
+                                  .window_destroy = window_destroy,
+                                  .abort = abort_all,
+                                  .poll = poll,
+                                  .waiting = waiting,
+                                  .extension = extension};
+BRIDGE_PLUGIN("comm/threads", MOE_ASYNC | MOE_DETERMINISTIC, &table)
+
+static const moe_comm_v0 *inner_table(void) {
+    return bridge_inner->vtable;
+}
