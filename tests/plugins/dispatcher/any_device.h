@@ -10,7 +10,7 @@ enum { DEVICE_PLAIN, DEVICE_CPU, N_TEST_DEVICES };
 
 typedef struct any_device {
     moe_device_v0 plain;
-    const moe_op *ops[8];
+    const moe_op *ops[PLAIN_OPS];
     device_open cpu;
     const moe_device_v0 *table;
     void *self, *stream;
