@@ -116,22 +116,21 @@ moe_status op_check_exchange_maps(const moe_op_args *a, moe_err *err) {
 }
 
 /* ---- moe.sent/0 ---- */
-static const char sent[] = MOE_OP_SENT;
-
 moe_status op_check_sent(const moe_op_args *a, moe_err *err) {
-    moe_status s = op_want_lists(a, sent, 1, 1, 1, 2, err);
-    if (s == MOE_OK) s = op_want_attr(a, sent, sizeof(moe_sent_attr), err);
-    if (s == MOE_OK) s = op_want(&a->in[0], sent, "rows", MOE_I64, 1, OP_SHAPE(OP_ANY), err);
-    const moe_tensor *sent = s == MOE_OK ? op_optional(a->out, a->n_out, 0) : NULL;
-    if (sent) s = op_want(sent, sent, "sent", MOE_I64, 1, OP_SHAPE(1), err);
-    const moe_tensor *far = s == MOE_OK ? op_optional(a->out, a->n_out, 1) : NULL;
-    if (far) s = op_want(far, sent, "far", MOE_I64, 1, OP_SHAPE(1), err);
+    static const char op[] = MOE_OP_SENT;
+    moe_status s = op_want_lists(a, op, 1, 1, 1, 2, err);
+    if (s == MOE_OK) s = op_want_attr(a, op, sizeof(moe_sent_attr), err);
+    if (s == MOE_OK) s = op_want(&a->in[0], op, "rows", MOE_I64, 1, OP_SHAPE(OP_ANY), err);
+    if (s != MOE_OK) return s;
+    const moe_tensor *all = op_optional(a->out, a->n_out, 0), *away = op_optional(a->out, a->n_out, 1);
+    if (all) s = op_want(all, op, "sent", MOE_I64, 1, OP_SHAPE(1), err);
+    if (s == MOE_OK && away) s = op_want(away, op, "far", MOE_I64, 1, OP_SHAPE(1), err);
     if (s != MOE_OK) return s;
     const moe_sent_attr *at = a->attr;
     const int64_t n = a->in[0].shape[0];
     if (n >= 1 && at->me < at->members && at->members % n == 0 && at->bytes >= 0) return MOE_OK;
-    return moe_fail(err, MOE_E_ARG, "%s: %lld numbers for %u members, member %u, rows of %lld bytes", sent,
-                    (long long)n, at->members, at->me, (long long)at->bytes);
+    return moe_fail(err, MOE_E_ARG, "%s: %lld numbers for %u members, member %u, rows of %lld bytes", op, (long long)n,
+                    at->members, at->me, (long long)at->bytes);
 }
 
 /* ---- moe.convert/0 ---- */

@@ -1,6 +1,6 @@
 /* moe.dispatch_plan/0: the rows of all members, and which of them are kept. The arithmetic is plan.h's. */
+#include "../../common/plan.h"
 #include "args.h"
-#include "plan.h"
 
 static const char op[] = MOE_OP_DISPATCH_PLAN;
 

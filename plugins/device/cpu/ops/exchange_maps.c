@@ -1,6 +1,6 @@
 /* moe.exchange_maps/0: places of rows in what an all-to-all takes and gives. The parts are plan.h's. */
+#include "../../common/plan.h"
 #include "args.h"
-#include "plan.h"
 
 static const char op[] = MOE_OP_EXCHANGE_MAPS;
 enum { MAP_SLOTS = 1 << 13 };
