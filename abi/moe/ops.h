@@ -214,12 +214,102 @@ typedef struct moe_capacity_attr {
  * needs rows; k from attr. forward only: its backward is moe.unpermute/0. */
 #define MOE_OP_PERMUTE "moe.permute/0"
 /* moe.unpermute/0: x[t] = sum over slots 0..k-1 in order of y[slot_row[t,slot]], in FP32; slots without a row add 0.
- * forward  in  y [N,h] act, slot_row [T,k] I64, row_scalar? [N] F32    out x [T,h] act, slot_scalar? [T,k] F32
+ * forward  in  y [N,h] act, slot_row [T,k] I64, row_scalar? [N] F32    out x [T,h] act or F32, slot_scalar? [T,k] F32
  * slot_scalar is 0 where the slot has no row. forward only: its backward is moe.permute/0. */
 #define MOE_OP_UNPERMUTE "moe.unpermute/0"
 typedef struct moe_permute_attr {
     uint32_t size, k;
 } moe_permute_attr;
+
+/* ---- rows to the ranks of experts: what dispatchers plan with, so that no count has to be read by the host ----
+ * A group has M = ep_size * etp members, member m = ep * etp + i; expert e of E lives on all etp members of ep rank
+ * e / G, G = E / ep_size. Rows of an expert are in order of members, then tokens, then slots. S > E: numbers behind the
+ * first E + 1 of a member are the caller's own. `layer` is named in messages. All are forward only. A call that has
+ * reported to `fault` gives the results of a routing in which this member, or (moe.dispatch_plan/0) nobody, has chosen
+ * anything, so that what follows it stays within its buffers. */
+
+/* moe.expert_counts/0: choices of each expert by this member's tokens.
+ * in  ids [T,k] I32                                  out row [S] I64: {choices of expert e [E], T}
+ * An id below -1 or >= E, or an expert chosen twice by a token, is MOE_E_DATA. */
+#define MOE_OP_EXPERT_COUNTS "moe.expert_counts/0"
+typedef struct moe_expert_counts_attr {
+    uint32_t size, n_experts; /* E */
+    int64_t layer;
+} moe_expert_counts_attr;
+
+/* moe.dispatch_plan/0: from the rows of all members (moe.expert_counts/0), the same on each: which rows there are.
+ * in  all [M,S] I64
+ * out kept [M,E] I64: choices of e by member m that get a row; first [M,E] I64: the first of these rows, at the ep rank
+ *     of e; all_offsets [ep_size,G+1] I64: of every ep rank, as in moe_rows; offsets [G+1], counts [G] I64: those of
+ *     ep_rank; tokens [M] I64
+ * Experts begin at multiples of align and take min_rows at least. Where an ep rank needs more than `limit` rows,
+ * aligned ends included: MOE_OVERFLOW_STOP is MOE_E_OVERFLOW (a fault has the ep rank as token, the rows needed as
+ * value). MOE_OVERFLOW_DROP: experts take rows in order of number; expert g keeps the first min(choices, room of g)
+ * rows of its order, room of g = (limit - rows of the experts before g - least rows of the experts after g), down to
+ * align, where the least rows of an expert are min_rows, aligned. So the last rows of the order are dropped, and ends
+ * never pass limit. */
+#define MOE_OP_DISPATCH_PLAN "moe.dispatch_plan/0"
+typedef struct moe_dispatch_plan_attr {
+    uint32_t size, n_experts, ep_rank, ep_size;
+    int32_t overflow; /* MOE_OVERFLOW_* (dispatcher.h) */
+    uint32_t reserved;
+    int64_t align, min_rows, limit; /* limit: at least what min_rows of G experts takes */
+    int64_t layer;
+} moe_dispatch_plan_attr;
+
+/* moe.dispatch_slots/0: the rows of slots whose expert is in [first, first + groups); others have none.
+ * in  ids [M,T,k] I32, tokens [M] I64 (at most T: later ones are not read), kept [M,E], first [M,E] I64 (of a plan)
+ * out slot_row [M,T,k] I64 (row, or -1: also for an id outside of [0,E)), row_slot? [N] I64 (index of the slot in
+ *     slot_row; -1 in other rows)
+ * Of one member, of several, or of all: M is that of the tensors. MOE_E_DATA: rows beyond N. */
+#define MOE_OP_DISPATCH_SLOTS "moe.dispatch_slots/0"
+typedef struct moe_dispatch_slots_attr {
+    uint32_t size, first, groups, reserved;
+} moe_dispatch_slots_attr;
+
+/* moe.exchange_maps/0: where each row lies in the arrays that an all-to-all of rows takes and gives, there and back.
+ * The array of the way there is [rows that this member sends, by expert | rows that come from others, by member]; that
+ * of the way back [rows that have come, by member, own ones too | rows that others return, by member]; rows that one
+ * member gives another are by expert, then in order. What a member gives itself stays where it is: it does not travel.
+ * slot 0: all parts follow each other. slot > 0: a part has `slot` rows, used or not, so that the host knows where each
+ * lies: [ep_size parts | M parts], [M parts | M parts].
+ * in  ids [T,k] I32, slot_row [T,k] I64 (moe.dispatch_slots/0 of this member), kept [M,E], first [M,E] I64, offsets
+ *     [G+1] I64
+ * out parts [MOE_PARTS,M] I64, runs [2,2] I64: {0, rows that are sent}, {0, rows that come}, unused ones included;
+ *     sent_slot [A] I64: slot of a row that is sent, -1 = unused; landed_row [B] I64: row in expert order of one that
+ *     has come, -1 = unused; row_from [N] I64: place (way there) of a row in expert order, -1 = padding, offsets[G] of
+ *     them; slot_at [T,k*etp] I64: place (way back) of what each of the etp members returns for a slot, -1 = nothing
+ * MOE_E_DATA: a part, A, B or N too small. */
+#define MOE_OP_EXCHANGE_MAPS "moe.exchange_maps/0"
+typedef struct moe_exchange_maps_attr {
+    uint32_t size, me, ep_size, etp_size; /* me: this member */
+    int64_t slot;
+} moe_exchange_maps_attr;
+/* Rows of `parts`: payload rows that are given to member m and that come from it (0 for me); where these begin, there
+ * and back, in rows of the arrays (of me: where its own lie). */
+enum {
+    MOE_PART_GIVES,
+    MOE_PART_GETS,
+    MOE_PART_OUT_AT,    /* of the way there: sent to m */
+    MOE_PART_IN_AT,     /* come from m */
+    MOE_PART_LANDED_AT, /* of the way back: come from m, to be returned */
+    MOE_PART_RETURN_AT, /* returned by m */
+    MOE_PARTS
+};
+
+/* moe.sent/0: payload of an exchange. Member m, which is member first_rank + m of a world whose nodes have node_size
+ * ranks, is given rows[m * A / members] rows of `bytes` bytes; me gives itself nothing.
+ * in  rows [A] I64, A divides members                 out sent? [1] I64 += bytes to all, far? [1] I64 += bytes to
+ * members on other nodes; MOE_SPACE_HOST, written in stream order */
+#define MOE_OP_SENT "moe.sent/0"
+typedef struct moe_sent_attr {
+    uint32_t size, members, me, first_rank, node_size, reserved; /* node_size 0: all are on one node */
+    int64_t bytes;
+} moe_sent_attr;
+
+/* moe.convert/0: y = x in another dtype, rounded to nearest even; a NaN stays one. With the same dtype a copy.
+ * in  x [n..] act                                    out y [n..] act, each of its own dtype */
+#define MOE_OP_CONVERT "moe.convert/0"
 
 /* ---- optimiser; tensors are flat ---- */
 /* moe.sumsq/0: in g [n] F32                          out sum [1] F64 += sum of squares. forward only. */

@@ -17,7 +17,7 @@ static inline void expect_lack(try_create_fn *create, int which, const moe_host 
 
 /* plugin: "kind/id". */
 static inline void expect_needs_operation(try_create_fn *create, int which, const char *plugin, const char *op) {
-    const moe_op *ops[8];
+    const moe_op *ops[PLAIN_OPS];
     const moe_device_v0 table = plain_device_table(ops, op);
     const moe_device_service device = {.size = sizeof device, .table = &table};
     const test_service services[] = {{"moe.device/0", &device}, {NULL, NULL}};

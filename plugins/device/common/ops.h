@@ -135,8 +135,26 @@ moe_status op_check_capacity(const moe_op_args *a, uint32_t most, moe_err *err);
 /* a k of 0; x not [T,h] act, row_slot not [N] I64, y not [N,h] as x; slot_scalar not [T,k] F32, row_scalar not [N] F32,
  * one without the other; no rows, or of another max than N */
 moe_status op_check_permute(const moe_op_args *a, moe_err *err);
-/* a k of 0; y not [N,h] act, slot_row not [T,k] I64, x not [T,h] as y; scalars as above; rows of another max than N */
+/* a k of 0; y not [N,h] act, slot_row not [T,k] I64, x not [T,h] as y or F32; scalars as above; rows of another max
+ * than N */
 moe_status op_check_unpermute(const moe_op_args *a, moe_err *err);
+
+/* ---- rows to the ranks of experts (ops/dispatch.c) ---- */
+/* ids not [T,k] I32; row not [S] I64 of more than n_experts >= 1 numbers */
+moe_status op_check_expert_counts(const moe_op_args *a, moe_err *err);
+/* experts no multiple of ep_size, or another ep_rank; an align below 1, a negative min_rows or limit, another overflow;
+ * all not [M,S] I64, M a multiple of ep_size; outputs of other shapes */
+moe_status op_check_dispatch_plan(const moe_op_args *a, moe_err *err);
+/* ids not [M,T,k] I32, tokens not [M] I64, kept or first not [M,E] I64; experts beyond E, or none; slot_row not as ids,
+ * I64, row_slot not [N] I64 */
+moe_status op_check_dispatch_slots(const moe_op_args *a, moe_err *err);
+/* ids not [T,k] I32, slot_row as it in I64; kept not [ep_size * etp_size,E] I64, first as it; E no multiple of ep_size,
+ * a member beyond the last, a negative slot; offsets and outputs of other shapes */
+moe_status op_check_exchange_maps(const moe_op_args *a, moe_err *err);
+/* rows not [A] I64, A no divisor of members; a member beyond the last, negative bytes; sent, far not [1] I64 */
+moe_status op_check_sent(const moe_op_args *a, moe_err *err);
+/* x not act of 1 to 4 dimensions, y not act of its shape */
+moe_status op_check_convert(const moe_op_args *a, moe_err *err);
 
 /* ---- optimiser ---- */
 /* g not [n] F32, sum not [1] F64 */

@@ -1,45 +1,34 @@
-/* layout of dispatcher/allgather: the choices of all members that get a row, and the rows of this member's experts. */
+/* layout of dispatcher/allgather: the choices of all members, and the rows of this member's experts. */
 #include "allgather.h"
 
-/* Where a workspace's arrays begin during layout. */
-typedef struct layout_memory {
-    uint64_t slot_row, kept, all, parts, operations, bytes;
-} layout_memory;
-
-static layout_memory place_layout(const allgather *me) {
-    const disp *d = &me->d;
-    const uint64_t slots = (uint64_t)d->max_tokens * d->top_k, all = (uint64_t)me->all_tokens * d->top_k;
-    layout_memory m;
-    m.bytes = plan_bytes(d, 0);
-    m.slot_row = disp_place(d, &m.bytes, 8 * slots); /* [T, k] I64 of this member */
-    m.kept = disp_place(d, &m.bytes, 4 * slots);     /* [T, k] I32 ids, -1 where dropped */
-    m.all = disp_place(d, &m.bytes, 4 * all);        /* the same of all members */
-    m.parts = disp_place(d, &m.bytes, 4 * 8 * (uint64_t)d->members);
-    m.operations = disp_place(d, &m.bytes, me->ops.workspace);
-    return m;
+static moe_status ask(allgather *me, moe_err *err) {
+    disp *d = &me->d;
+    const int64_t k = d->top_k, elements = me->all_tokens * disp_row_elements(d);
+    const moe_tensor flat[] = {disp_tensor(NULL, MOE_F32, 1, elements, 1), disp_tensor(NULL, MOE_F32, 1, elements, 1)};
+    const moe_op_args convert = {.size = sizeof convert, .n_in = 1, .n_out = 1, .in = flat, .out = flat + 1};
+    moe_status s = disp_ops_ask_moves(d, &me->ops, me->all_tokens, d->max_rows, k, err);
+    if (s == MOE_OK) s = disp_ask(d, me->ops.convert, &convert, &me->ops.workspace, err);
+    return s == MOE_OK ? plan_ask_rows(d, d->members, d->max_rows, err) : s;
 }
 
 moe_status allgather_place(allgather *me, moe_err *err) {
     const disp *d = &me->d;
     const int64_t k = d->top_k;
+    const uint64_t m = d->members;
     me->all_tokens = (int64_t)d->members * d->max_tokens;
-    me->sort = (moe_expert_rows_attr){.size = sizeof me->sort,
-                                      .first = d->first,
-                                      .groups = d->groups,
-                                      .n_experts = d->n_experts,
-                                      .align = d->align,
-                                      .min_rows = d->min_rows};
-    moe_status s = disp_ops_ask_sort(d, &me->ops, &me->sort, me->all_tokens, k, d->max_rows, err);
-    if (s == MOE_OK) s = disp_ops_ask_moves(d, &me->ops, me->all_tokens, d->max_rows, k, err);
+    const moe_status s = ask(me, err);
     if (s != MOE_OK) return s;
     uint64_t end = sizeof(gathered);
-    me->tokens = disp_place(d, &end, 8 * (uint64_t)d->members);
-    me->head = disp_place(d, &end, 8 * (uint64_t)d->members);
+    me->tokens = disp_place(d, &end, 8 * m);
+    me->scratch = end;
+    me->host_handle = d->async ? end + 4 * 8 * m : 0;
     me->slot_row = disp_place(d, &end, 8 * (uint64_t)(me->all_tokens * k));
     me->row_slot = disp_place(d, &end, 8 * (uint64_t)d->max_rows);
     me->handle = end;
-    const uint64_t layout = place_layout(me).bytes;
-    end = 4 * 8 * (uint64_t)d->members; /* of a movement: the arrays of all_to_all_v */
+    uint64_t layout = plan_bytes(d, 0);
+    me->ids = disp_place(d, &layout, 4 * (uint64_t)(me->all_tokens * k)); /* [members, most, k] I32 */
+    me->all = disp_place(d, &layout, 4 * 8 * m);
+    end = 4 * 8 * m;
     me->ops_workspace = disp_place(d, &end, me->ops.workspace);
     me->data = disp_place(d, &end, 0);
     end += 4 * (uint64_t)(me->all_tokens + d->max_tokens) * (uint64_t)(disp_row_elements(d) + k);
@@ -48,81 +37,60 @@ moe_status allgather_place(allgather *me, moe_err *err) {
     return MOE_OK;
 }
 
-static void count_tokens(const allgather *me, const plan *p, gathered *g) {
-    int64_t *tokens = gathered_array(g, me->tokens), *head = gathered_array(g, me->head);
-    g->all = g->most = 0;
-    for (uint32_t m = 0; m < me->d.members; m++) {
-        tokens[m] = plan_tokens(&me->d, p, m);
-        head[m] = g->all;
-        g->all += tokens[m];
-        g->most = disp_max(g->most, tokens[m]);
-    }
-    g->mine = tokens[me->d.me];
-}
-
-moe_status allgather_gather(const allgather *me, const gathered *g, void *group, void *stream, const void *in,
-                            void *out, int64_t width, uint64_t *parts, moe_err *err) {
-    const disp *d = &me->d;
-    const int64_t *tokens = gathered_array(g, me->tokens), *head = gathered_array(g, me->head);
-    if (!d->comm) {
-        if (g->mine) memcpy(out, in, (size_t)(g->mine * width));
-        return MOE_OK;
-    }
-    uint64_t *at = parts, *bytes = at + d->members, *mine = bytes + d->members, *zero = mine + d->members;
-    for (uint32_t m = 0; m < d->members; m++) {
+static moe_status gather_known(const allgather *me, const gathered *g, void *group, void *stream, const void *in,
+                               void *out, int64_t width, uint64_t *arrays, moe_err *err) {
+    const uint32_t n = me->d.members;
+    const int64_t *tokens = gathered_array(g, me->tokens);
+    uint64_t *at = arrays, *bytes = at + n, *mine = bytes + n, *zero = mine + n;
+    for (uint32_t m = 0; m < n; m++) {
         zero[m] = 0;
-        at[m] = (uint64_t)(head[m] * width);
+        at[m] = (uint64_t)(m * g->most * width);
         bytes[m] = (uint64_t)(tokens[m] * width);
         mine[m] = (uint64_t)(g->mine * width);
     }
     const moe_a2a_args a = {
         .size = sizeof a, .in = in, .out = out, .in_at = zero, .in_bytes = mine, .out_at = at, .out_bytes = bytes};
-    return d->comm->all_to_all_v(d->comm_self, group, stream, &a, err);
+    return me->d.comm->all_to_all_v(me->d.comm_self, group, stream, &a, err);
 }
 
-/* Every member's choices that get a row, in order of members: [all, k] ids. */
-static moe_status gather_ids(const allgather *me, const moe_layout_args *args, const layout_memory *m,
-                             const gathered *g, moe_err *err) {
-    char *w = args->workspace;
-    const int64_t *slot_row = (const int64_t *)(w + m->slot_row);
-    const int32_t *ids = args->expert_ids->data;
-    int32_t *kept = (int32_t *)(w + m->kept);
-    for (int64_t i = 0; i < g->mine * me->d.top_k; i++) kept[i] = slot_row[i] < 0 ? -1 : ids[i];
-    return allgather_gather(me, g, me->d.layout_group, args->stream, kept, w + m->all, 4 * (int64_t)me->d.top_k,
-                            (uint64_t *)(w + m->parts), err);
+moe_status allgather_gather(const allgather *me, const gathered *g, void *group, void *stream, const void *in,
+                            void *out, int64_t width, uint64_t *arrays, moe_err *err) {
+    const disp *d = &me->d;
+    if (d->comm && !d->fixed) return gather_known(me, g, group, stream, in, out, width, arrays, err);
+    char *own = (char *)out + d->me * g->most * width;
+    const moe_status s = disp_copy(d, stream, own, in, g->mine * width, err);
+    if (s != MOE_OK || !d->comm) return s;
+    return d->comm->all_gather(d->comm_self, group, stream, own, out, (uint64_t)(g->most * width), MOE_U8, err);
 }
 
-/* The rows of the own experts: the same that the plan has counted. */
-static moe_status sort_rows(const allgather *me, const moe_layout_args *args, const layout_memory *m, const gathered *g,
-                            moe_err *err) {
-    const int64_t k = me->d.top_k;
-    const moe_tensor ids = {
-        .data = (char *)args->workspace + m->all, .dtype = MOE_I32, .ndim = 2, .shape = {g->all, k, 1, 1}};
-    const moe_tensor out[] = {
-        {.data = gathered_array(g, me->slot_row), .dtype = MOE_I64, .ndim = 2, .shape = {g->all, k, 1, 1}},
-        {.data = gathered_array(g, me->row_slot), .dtype = MOE_I64, .ndim = 1, .shape = {args->rows->max, 1, 1, 1}},
-        *args->offsets,
-        *args->counts};
-    const moe_op_args op = {.size = sizeof op,
-                            .n_in = 1,
-                            .n_out = 4,
-                            .stream = args->stream,
-                            .in = &ids,
-                            .out = out,
-                            .attr = &me->sort,
-                            .workspace = (char *)args->workspace + m->operations};
-    return me->ops.expert_rows->forward(me->d.dev, &op, err);
+static void count_tokens(const allgather *me, int64_t mine, gathered *g) {
+    g->mine = mine;
+    g->most = me->d.max_tokens;
+    if (me->d.fixed) return;
+    g->most = 0;
+    for (uint32_t m = 0; m < me->d.members; m++) g->most = disp_max(g->most, gathered_array(g, me->tokens)[m]);
 }
 
 moe_status allgather_layout(const void *self, const moe_layout_args *args, moe_err *err) {
     const allgather *me = self;
-    const layout_memory m = place_layout(me);
-    plan p = plan_at(&me->d, 0, args->workspace);
-    moe_status s = plan_make(&me->d, args, &p, (int64_t *)((char *)args->workspace + m.slot_row), err);
+    const disp *d = &me->d;
+    char *w = args->workspace;
+    plan p = plan_at(d, 0, w);
+    p.tokens = gathered_array(args->handle, me->tokens);
+    moe_status s = plan_make(d, args, &p, err);
     if (s != MOE_OK) return s;
-    gathered *g = args->handle;
-    count_tokens(me, &p, g);
-    s = gather_ids(me, args, &m, g, err);
-    if (s == MOE_OK) s = sort_rows(me, args, &m, g, err);
-    return disp_end_all(&me->d, s, err);
+    s = disp_tell(d, args, me->tokens, me->scratch - me->tokens, err);
+    if (s != MOE_OK) return disp_end_all(d, s, err);
+    gathered *g = disp_host(d, args->handle, args->host_handle);
+    count_tokens(me, args->expert_ids->shape[0], g);
+    uint64_t *arrays = d->async ? (uint64_t *)gathered_array(g, me->scratch) : (uint64_t *)(void *)(w + me->all);
+    s = allgather_gather(me, g, d->layout_group, args->stream, args->expert_ids->data, w + me->ids,
+                         4 * (int64_t)d->top_k, arrays, err);
+    const plan_all all = {.ids = (const int32_t *)(const void *)(w + me->ids),
+                          .most = g->most,
+                          .rows = args->rows->max,
+                          .slot_row = gathered_array(args->handle, me->slot_row),
+                          .row_slot = gathered_array(args->handle, me->row_slot)};
+    if (s == MOE_OK) s = plan_rows(d, args, &p, &all, err);
+    return disp_end_all(d, s, err);
 }

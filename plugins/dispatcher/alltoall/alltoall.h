@@ -11,8 +11,9 @@
  *   MOE_DISPATCH (n * etp - c) w     MOE_COMBINE (landed - c) w, landed: the rows that came, its own included.
  * So k copies of a token, times etp.
  *
- * Staged rows: one array of rows a plane. MOE_DISPATCH [sent | came from others], MOE_COMBINE [landed | returned by
- * others]. The maps of the handle number its rows. */
+ * Staged rows: one array of rows a plane, laid out as moe.exchange_maps/0 says; the maps of the handle number its rows.
+ * Where the host does not know how many rows go from whom to whom (disp.fixed), a part of an array has `slot` rows, the
+ * most that a member can give an ep rank, and all of them travel; the payload that is counted is the same. */
 #ifndef DISPATCHER_ALLTOALL_H
 #define DISPATCHER_ALLTOALL_H
 #include "ops.h"
@@ -22,26 +23,24 @@
 typedef struct alltoall {
     disp d;
     disp_ops ops;
-    int64_t max_sent, max_staged;                           /* rows: of this member's slots; in one staged array */
-    uint64_t sent_slot, landed_row, row_from, slot_at;      /* where a handle's arrays begin, bytes */
-    uint64_t send_rows, recv_rows, handle, workspace, rows; /* rows: where a workspace's staged rows begin */
-    uint64_t ops_workspace;                                 /* where a workspace's part for operations begins */
+    int64_t slot;                                              /* rows of a fixed part, or 0 */
+    int64_t max_sent, max_landed, max_staged;                  /* rows: places of both kinds; in one staged array */
+    uint64_t parts, runs, scratch;                             /* where a handle's arrays begin, bytes */
+    uint64_t sent_slot, landed_row, row_from, slot_at, handle; /* and its end */
+    uint64_t host_handle, workspace, rows;                     /* rows: where a workspace's staged rows begin */
+    uint64_t ops_workspace;                                    /* where a workspace's part for operations begins */
 } alltoall;
 
-/* The handle of a (layer, microbatch): this at 0, the arrays behind it. */
+/* The handle of a (layer, microbatch), as the host sees its beginning (disp_host): this at 0, the arrays behind it. */
 typedef struct routes {
-    int64_t tokens, staged_out, staged_back; /* staged rows of the two directions */
-    int64_t sent[2], landed[2];              /* {0, rows}, as the row operations read them */
-    int64_t own_sent, own_landed;            /* first row of what a member gives itself, in either order */
+    int64_t tokens;
 } routes;
 static inline int64_t *routes_array(const void *handle, uint64_t at) {
-    return (int64_t *)((char *)(uintptr_t)handle + at);
+    return (int64_t *)(void *)((char *)(uintptr_t)handle + at);
 }
-/* me->send_rows  [ep_size]: rows that this member gives to each member of an ep rank
- * me->recv_rows  [members]: rows that come from each member
- * me->sent_slot  [sent]: slot of a sent row          me->landed_row [landed]: expert row of a landed row
- * me->row_from   [total]: staged row of an expert row, -1 in padding
- * me->slot_at    [T, top_k * etp]: staged row of what a slot gets back from each etp member, -1 = nothing */
+/* me->parts [MOE_PARTS, members] and me->runs [2,2] of moe.exchange_maps/0: the host has them too, unless disp.fixed
+ * me->scratch [4, members]: arrays of all_to_all_v, where the host's handle is not this one
+ * me->sent_slot [max_sent], me->landed_row [max_landed], me->row_from [max_rows], me->slot_at [T, top_k * etp]: maps */
 
 /* Plans the arrays of handle and workspace. [main] */
 moe_status alltoall_place(alltoall *me, moe_err *err);

@@ -6,27 +6,44 @@
 typedef struct staging {
     const alltoall *me;
     const moe_move_args *args;
-    const routes *r;
-    int64_t rows;                                /* of every array */
-    uint64_t scalars, slots, plane[DISP_PLANES]; /* where they begin; slots: [T, k * etp] */
+    const routes *r;                      /* what the host knows */
+    int64_t mine, rows;                   /* rows before those that come; of every array */
+    uint64_t scalars, plane[DISP_PLANES]; /* where they begin */
 } staging;
 
 static void *at(const staging *s, uint64_t bytes) {
     return (char *)s->args->workspace + bytes;
 }
+static int64_t *map(const staging *s, uint64_t bytes) {
+    return routes_array(s->args->handle, bytes);
+}
+
+/* A number of `parts` for member m: what moe.exchange_maps/0 has written, or what it says of fixed parts. */
+static int64_t part(const staging *s, int which, uint32_t m) {
+    const disp *d = &s->me->d;
+    const int64_t slot = s->me->slot, own = m == d->me;
+    if (!d->fixed) return routes_array(s->r, s->me->parts)[which * (int64_t)d->members + m];
+    if (which == MOE_PART_GIVES || which == MOE_PART_GETS) return own ? 0 : slot;
+    if (which == MOE_PART_OUT_AT || (which == MOE_PART_IN_AT && own)) return m / d->etp_size * slot;
+    if (which == MOE_PART_IN_AT) return (int64_t)(d->ep_size + m) * slot;
+    return which == MOE_PART_LANDED_AT || own ? m * slot : (int64_t)(d->members + m) * slot;
+}
 
 static moe_status stage(const alltoall *me, const moe_move_args *args, staging *s, moe_err *err) {
     const disp *d = &me->d;
-    *s = (staging){.me = me, .args = args, .r = args->handle};
+    const int out = args->direction == MOE_DISPATCH;
+    *s = (staging){.me = me, .args = args, .r = disp_host(d, args->handle, args->host_handle)};
     moe_status status = disp_check_move(d, args, s->r->tokens, err);
     if (status == MOE_OK) status = disp_check_staged(d, args, err);
     if (status != MOE_OK) return status;
-    s->rows = args->direction == MOE_DISPATCH ? s->r->staged_out : s->r->staged_back;
+    s->mine = d->fixed ? (out ? d->ep_size : d->members) * me->slot : routes_array(s->r, me->runs)[out ? 1 : 3];
+    s->rows = s->mine;
+    for (uint32_t m = 0; m < d->members; m++) s->rows += part(s, out ? MOE_PART_GETS : MOE_PART_GIVES, m);
+    if (d->fixed) s->rows = s->mine + d->members * me->slot;
     uint64_t end = me->rows;
     for (uint32_t i = 0; i < args->n_planes; i++)
         s->plane[i] = disp_place(d, &end, (uint64_t)(s->rows * disp_width_bytes(&args->planes[i].token_order)));
     s->scalars = disp_place(d, &end, 4 * (uint64_t)s->rows);
-    s->slots = disp_place(d, &end, 0);
     return MOE_OK;
 }
 
@@ -52,58 +69,46 @@ static disp_rows of_plane(uint32_t i, const moe_tensor *x, const moe_tensor *sca
 /* ---- pack ---- */
 moe_status alltoall_pack(const void *self, const moe_move_args *args, moe_err *err) {
     const alltoall *me = self;
+    const int out = args->direction == MOE_DISPATCH;
     staging s;
     moe_status status = stage(me, args, &s, err);
     void *workspace = at(&s, me->ops_workspace);
     for (uint32_t i = 0; i < args->n_planes && status == MOE_OK; i++) {
         const moe_plane *p = &args->planes[i];
-        if (args->direction == MOE_DISPATCH) {
-            const disp_rows x = of_plane(i, &p->token_order, args->slot_scalar), y = staged(&s, i, s.r->sent[1]);
-            const moe_rows rows = disp_run(s.r->sent, y.n);
-            status = disp_permute(&me->d, &me->ops, args->stream, &x, me->d.top_k, routes_array(s.r, me->sent_slot),
-                                  &rows, &y, workspace, err);
-        } else {
-            const disp_rows x = of_plane(i, &p->expert_order, args->row_scalar), y = staged(&s, i, s.r->landed[1]);
-            const moe_rows rows = disp_run(s.r->landed, y.n);
-            status = disp_permute(&me->d, &me->ops, args->stream, &x, 1, routes_array(s.r, me->landed_row), &rows, &y,
-                                  workspace, err);
-        }
+        const disp_rows x =
+            out ? of_plane(i, &p->token_order, args->slot_scalar) : of_plane(i, &p->expert_order, args->row_scalar);
+        const disp_rows y = staged(&s, i, s.mine);
+        const moe_rows rows = disp_run(map(&s, me->runs) + (out ? 0 : 2), y.n);
+        status = disp_permute(&me->d, &me->ops, args->stream, &x, out ? me->d.top_k : 1,
+                              map(&s, out ? me->sent_slot : me->landed_row), &rows, &y, workspace, err);
     }
     return disp_end_all(&me->d, status, err);
 }
 
 /* ---- exchange ---- */
-/* Bytes to and from each member, for rows of `width` bytes; parts [4, members] are the arrays of a. */
-static void set_parts(const staging *s, int64_t width, uint64_t *parts, moe_a2a_args *a) {
-    const alltoall *me = s->me;
-    const disp *d = &me->d;
-    const int64_t *send = routes_array(s->r, me->send_rows), *recv = routes_array(s->r, me->recv_rows);
+/* Bytes to and from each member, for rows of `width` bytes; arrays [4, members] are those of a. */
+static void set_parts(const staging *s, int64_t width, uint64_t *arrays, moe_a2a_args *a) {
+    const uint32_t n = s->me->d.members;
     const int out = s->args->direction == MOE_DISPATCH;
-    uint64_t *in_at = parts, *in = parts + d->members, *out_at = in + d->members, *from = out_at + d->members;
-    int64_t sent = 0, landed = 0, others = 0; /* rows before this member's; others: of those that come */
-    for (uint32_t m = 0; m < d->members; m++) {
-        const int64_t to_ep = send[m / d->etp_size], gives = out ? to_ep : recv[m], gets = out ? recv[m] : to_ep;
-        in_at[m] = (uint64_t)((out ? sent : landed) * width);
-        in[m] = m == d->me ? 0 : (uint64_t)(gives * width);
-        out_at[m] = (uint64_t)(others * width);
-        from[m] = m == d->me ? 0 : (uint64_t)(gets * width);
-        others += m == d->me ? 0 : gets;
-        landed += recv[m];
-        if (m % d->etp_size == d->etp_size - 1) sent += to_ep; /* all members of an ep rank get the same */
-    }
-    a->in_at = in_at;
-    a->in_bytes = in;
-    a->out_at = out_at;
-    a->out_bytes = from;
+    const int which[] = {out ? MOE_PART_OUT_AT : MOE_PART_LANDED_AT, out ? MOE_PART_GIVES : MOE_PART_GETS,
+                         out ? MOE_PART_IN_AT : MOE_PART_RETURN_AT, out ? MOE_PART_GETS : MOE_PART_GIVES};
+    for (uint32_t i = 0; i < 4; i++)
+        for (uint32_t m = 0; m < n; m++) arrays[i * n + m] = (uint64_t)(part(s, which[i], m) * width);
+    a->in_at = arrays;
+    a->in_bytes = arrays + n;
+    a->out_at = arrays + 2 * (uint64_t)n;
+    a->out_bytes = arrays + 3 * (uint64_t)n;
 }
 
 static moe_status exchange_rows(const staging *s, void *rows, int64_t width, moe_err *err) {
     const disp *d = &s->me->d;
-    const int64_t *mine = s->args->direction == MOE_DISPATCH ? s->r->sent : s->r->landed;
-    moe_a2a_args a = {.size = sizeof a, .in = rows, .out = (char *)rows + mine[1] * width};
-    set_parts(s, width, s->args->workspace, &a);
-    for (uint32_t m = 0; m < d->members; m++) disp_sent(d, s->args, m, a.in_bytes[m]);
-    return d->comm->all_to_all_v(d->comm_self, d->group, s->args->stream, &a, err);
+    const int which = s->args->direction == MOE_DISPATCH ? MOE_PART_GIVES : MOE_PART_GETS;
+    void *arrays = d->async ? (char *)s->args->host_handle + s->me->scratch : s->args->workspace;
+    moe_a2a_args a = {.size = sizeof a, .in = rows, .out = rows};
+    set_parts(s, width, arrays, &a);
+    const moe_status status = disp_count_sent(
+        d, &s->me->ops, s->args, map(s, s->me->parts) + which * (int64_t)d->members, d->members, width, err);
+    return status == MOE_OK ? d->comm->all_to_all_v(d->comm_self, d->group, s->args->stream, &a, err) : status;
 }
 
 moe_status alltoall_exchange(const void *self, const moe_move_args *args, moe_err *err) {
@@ -118,39 +123,39 @@ moe_status alltoall_exchange(const void *self, const moe_move_args *args, moe_er
 }
 
 /* ---- unpack ---- */
-/* A slot's scalar is the sum of what its etp members give, in order. */
-static void sum_scalars(const staging *s) {
-    const int64_t etp = s->me->d.etp_size, n = s->r->tokens * s->me->d.top_k;
-    const float *from = at(s, s->slots); /* [T * k, etp] */
-    float *to = s->args->slot_scalar->data;
-    for (int64_t i = 0; i < n; i++) {
-        float sum = 0;
-        for (int64_t f = 0; f < etp; f++) sum += from[i * etp + f];
-        to[i] = sum;
-    }
+/* A slot's scalar is the sum of what its etp members give, in order: rows of one element, summed as rows are. */
+static moe_status sum_scalars(const staging *s, moe_err *err) {
+    const alltoall *me = s->me;
+    const disp_rows y = {.data = at(s, s->scalars), .n = s->rows, .width = 1, .dtype = MOE_F32};
+    const disp_rows x = {.data = s->args->slot_scalar->data,
+                         .n = s->args->slot_scalar->shape[0] * me->d.top_k,
+                         .width = 1,
+                         .dtype = MOE_F32};
+    return disp_unpermute(&me->d, &me->ops, s->args->stream, &y, me->d.etp_size, map(s, me->slot_at), NULL, &x,
+                          at(s, me->ops_workspace), err);
 }
 
 moe_status alltoall_unpack(const void *self, const moe_move_args *args, moe_err *err) {
     const alltoall *me = self;
     const int64_t etp = me->d.etp_size;
+    const int out = args->direction == MOE_DISPATCH, apart = !out && etp > 1 && disp_present(args->slot_scalar);
     staging s;
     moe_status status = stage(me, args, &s, err);
     void *workspace = at(&s, me->ops_workspace);
     for (uint32_t i = 0; i < args->n_planes && status == MOE_OK; i++) {
         const moe_plane *p = &args->planes[i];
-        const disp_rows x = staged(&s, i, s.rows);
-        if (args->direction == MOE_DISPATCH) {
+        disp_rows x = staged(&s, i, s.rows);
+        if (out) {
             const disp_rows y = of_plane(i, &p->expert_order, args->row_scalar);
-            status = disp_permute(&me->d, &me->ops, args->stream, &x, 1, routes_array(s.r, me->row_from), args->rows,
-                                  &y, workspace, err);
+            status = disp_permute(&me->d, &me->ops, args->stream, &x, 1, map(&s, me->row_from), args->rows, &y,
+                                  workspace, err);
         } else {
             disp_rows y = of_plane(i, &p->token_order, args->slot_scalar);
-            if (y.scalars && etp > 1) y.scalars = at(&s, s.slots);
-            status = disp_unpermute(&me->d, &me->ops, args->stream, &x, me->d.top_k * etp,
-                                    routes_array(s.r, me->slot_at), NULL, &y, workspace, err);
+            if (apart) x.scalars = y.scalars = NULL;
+            status = disp_unpermute(&me->d, &me->ops, args->stream, &x, me->d.top_k * etp, map(&s, me->slot_at), NULL,
+                                    &y, workspace, err);
         }
     }
-    if (status == MOE_OK && args->direction == MOE_COMBINE && etp > 1 && disp_present(args->slot_scalar))
-        sum_scalars(&s);
+    if (status == MOE_OK && apart) status = sum_scalars(&s, err);
     return disp_end_all(&me->d, status, err);
 }

@@ -91,6 +91,7 @@ static moe_status find_device(disp *d, const moe_host *host, moe_err *err) {
         return moe_fail(err, MOE_E_UNSUPPORTED, "%s needs service moe.device/0; this host has none", d->name);
     d->device = s->table;
     d->dev = s->self;
+    d->async = (s->flags & MOE_ASYNC) != 0;
     moe_device_info info = {.size = sizeof info};
     const moe_status status = d->device->info(d->dev, &info, err);
     d->alignment = info.alignment ? info.alignment : 1;
@@ -155,7 +156,46 @@ moe_status disp_open(disp *d, const char *name, const moe_dispatcher_cfg *given,
     d->me = cfg.ep_rank * cfg.etp_size + cfg.etp_rank;
     s = count_rows(d, err);
     if (s == MOE_OK) s = find_device(d, host, err);
+    d->tells = d->async && cfg.host_counts;
+    d->fixed = (d->async && !cfg.host_counts) || moe_kv_is(cfg.kv, cfg.n_kv, "slots", "fixed");
     return s == MOE_OK ? find_comm(d, host, &cfg, err) : s;
+}
+
+/* ---- what the host knows ---- */
+static moe_status bring(const disp *d, const moe_layout_args *args, uint64_t at, uint64_t bytes, moe_err *err) {
+    const uint64_t groups = d->groups;
+    const struct {
+        void *to;
+        const void *from;
+        uint64_t bytes;
+    } all[] = {{args->host_offsets, args->offsets->data, 8 * (groups + 1)},
+               {args->host_counts, args->counts->data, 8 * groups},
+               {(char *)args->host_handle + at, (const char *)args->handle + at, bytes}};
+    moe_status s = MOE_OK;
+    for (size_t i = 0; i < sizeof all / sizeof all[0] && s == MOE_OK; i++)
+        if (all[i].bytes) s = d->device->copy(d->dev, args->stream, all[i].to, all[i].from, all[i].bytes, err);
+    return s == MOE_OK ? d->device->stream_sync(d->dev, args->stream, err) : s;
+}
+
+moe_status disp_tell(const disp *d, const moe_layout_args *args, uint64_t at, uint64_t bytes, moe_err *err) {
+    const int64_t *offsets = d->async ? args->host_offsets : args->offsets->data;
+    args->rows->host_total = -1;
+    if (d->async && !d->tells) return MOE_OK;
+    const moe_status s = d->async ? bring(d, args, at, bytes, err) : MOE_OK;
+    if (s != MOE_OK) return s;
+    if (offsets[d->groups] > args->rows->max)
+        return moe_fail(err, MOE_E_OVERFLOW,
+                        "layer %u: %" PRId64 " rows needed (aligned to %" PRId64 "), rows.max is %" PRId64, d->layer,
+                        offsets[d->groups], d->align, args->rows->max);
+    args->rows->host_total = offsets[d->groups];
+    return MOE_OK;
+}
+
+moe_status disp_copy(const disp *d, void *stream, void *to, const void *from, int64_t bytes, moe_err *err) {
+    if (bytes <= 0) return MOE_OK;
+    if (d->async) return d->device->copy(d->dev, stream, to, from, (uint64_t)bytes, err);
+    memcpy(to, from, (size_t)bytes); /* this is the lane's worker: a copy of the device would wait behind it */
+    return MOE_OK;
 }
 
 uint64_t disp_place(const disp *d, uint64_t *end, uint64_t bytes) {

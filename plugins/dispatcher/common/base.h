@@ -1,11 +1,11 @@
-/* What dispatchers over several ranks share: the configuration as read and checked, the services that they call, and
- * the checks of their calls' arguments. plan.h: who gets which row. An instance holds one `disp`, constant after
- * disp_open; all functions but that one are [step].
+/* What dispatchers share: the configuration as read and checked, the services that they call, and the checks of their
+ * calls' arguments. plan.h: who gets which row. An instance holds one `disp`, constant after disp_open; all functions
+ * but that one are [step].
  *
- * These dispatchers are for device "cpu": device memory is host memory and a stream is the calling thread, so layout
- * and exchange read counts where they lie. A CUDA version must make rows and maps in kernels, and either copy the
- * counts to the host before an exchange of exact sizes (MOE_HOST_COUNTS) or exchange fixed slots of recv_rows /
- * members. */
+ * What the host knows. A dispatcher for device "any" makes plans and maps by operations of the device. Where counts are
+ * told to the host (a device without MOE_ASYNC, whose memory it reads where it lies; else by one copy and one wait,
+ * with cfg.host_counts) exactly the rows there are travel. Where they are not, rows travel in slots of fixed size,
+ * `fixed`, and no call waits. Both give the same bits. Dispatchers for device "cpu" read device memory as they like. */
 #ifndef DISPATCHER_COMMON_BASE_H
 #define DISPATCHER_COMMON_BASE_H
 #include <moe/plugin.h>
@@ -27,7 +27,21 @@ typedef struct disp {
     int64_t max_landed; /* of them rows that hold a slot's, without padding */
     uint64_t alignment; /* of the device's memory, bytes */
     void **shared;      /* of the rank's instances (moe_dispatcher_cfg), or NULL */
+    int async;          /* the device has MOE_ASYNC: its memory is never read here */
+    int tells;          /* and layout waits and tells the host the counts (cfg.host_counts) */
+    int fixed;          /* slots of fixed size: the host does not know counts, or DISP_OPTION_SLOTS says so */
+    struct {            /* of plan.h */
+        const moe_op *counts, *plan, *slots;
+        uint64_t workspace; /* bytes that any call of them takes */
+    } plan;
 } disp;
+
+/* An option of dispatchers that can do both: fixed slots although the host knows the counts. To test them anywhere. */
+#define DISP_OPTION_SLOTS                                                                                              \
+    {                                                                                                                  \
+        "slots", "enum exact|fixed", "exact",                                                                          \
+            "fixed: rows travel in slots of fixed size even where the host knows the counts: the same bits, for tests" \
+    }
 
 /* [main] Reads cfg (fields past cfg->size are 0; etp_size 0 is 1) and the services moe.device/0, moe.comm/0. name is
  * kept. MOE_E_ARG: sizes that contradict each other, with values; MOE_E_UNSUPPORTED: a service that is missing. */
@@ -44,6 +58,23 @@ static inline int64_t disp_max(int64_t a, int64_t b) {
 }
 static inline int64_t disp_min(int64_t a, int64_t b) {
     return a < b ? a : b;
+}
+
+/* ---- what the host knows ---- */
+/* Where the host keeps what it knows of a layout: the beginning of the handle where it reads that, else the host's
+ * handle. */
+static inline void *disp_host(const disp *d, void *handle, void *host_handle) {
+    return d->async ? host_handle : handle;
+}
+/* The last of what layout needs before host numbers are used: tells rows->host_total and the host's arrays of args, and
+ * brings `bytes` bytes at `at` of the handle to the same place of the host's handle; waits for the stream once where
+ * d->tells. MOE_E_OVERFLOW when there are more rows than args->rows->max. */
+moe_status disp_tell(const disp *d, const moe_layout_args *args, uint64_t at, uint64_t bytes, moe_err *err);
+/* In stream order; both sides are the device's. */
+moe_status disp_copy(const disp *d, void *stream, void *to, const void *from, int64_t bytes, moe_err *err);
+/* Where layout's operations report errors in the data, or NULL. */
+static inline void *disp_fault(const moe_layout_args *args) {
+    return MOE_REACH(args, moe_layout_args, fault) ? args->fault : NULL;
 }
 
 /* A part of `bytes` bytes of a block of memory that is laid out piece by piece: returns where it begins, a multiple of
@@ -72,6 +103,6 @@ static inline int disp_present(const moe_tensor *t) {
 
 /* A fault that only this member has found: ends the calls of the others, now and later. Returns status. */
 moe_status disp_end_all(const disp *d, moe_status status, const moe_err *err);
-/* Bytes to member m, added to args->sent and sent_far, where the host counts. */
+/* Bytes to member m, added to args->sent and sent_far, by the host: on device "cpu". */
 void disp_sent(const disp *d, const moe_move_args *args, uint32_t m, uint64_t bytes);
 #endif

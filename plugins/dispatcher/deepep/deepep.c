@@ -66,6 +66,7 @@ static moe_status deepep_create(const moe_dispatcher_cfg *cfg, const moe_host *h
     deepep *me = calloc(1, sizeof *me);
     if (!me) return moe_fail(err, MOE_E_NOMEM, "dispatcher/deepep: %zu bytes", sizeof *me);
     moe_status s = disp_open(&me->d, "dispatcher/deepep", cfg, host, err);
+    if (s == MOE_OK) s = plan_open(&me->d, err);
     if (s == MOE_OK) s = size_crossing(me, err);
     if (s == MOE_OK) place_workspace(me);
     if (s == MOE_OK) s = cross_open(&me->c, "dispatcher/hier (inside of nodes) and dispatcher/alltoall", err);
@@ -96,18 +97,18 @@ static moe_status deepep_layout(const void *self, const moe_layout_args *args, m
     plan p = plan_at(d, 2 * (int64_t)d->members, work);
     cross_input in;
     moe_status s = disp_check_layout(d, args, err);
-    if (s == MOE_OK) s = plan_count(d, args->expert_ids, &p, err);
+    if (s == MOE_OK) s = plan_count(d, args, &p, err);
     if (s != MOE_OK) return disp_end_all(d, s, err);
     int64_t *slot_row = (int64_t *)(void *)(work + me->slot_row);
     in = cross_slots(d, args->expert_ids, slot_row, (uint32_t *)(void *)(work + me->places));
     cross_count(&me->c, &in, plan_extra(d, &p, d->me));
-    s = plan_gather(d, args->stream, &p, err);
-    if (s != MOE_OK) return s;
-    s = plan_give(d, &p, args, err);
+    s = plan_gather(d, args, &p, err);
+    if (s != MOE_OK) return s; /* all members see the same */
+    s = disp_tell(d, args, 0, 0, err);
+    if (s == MOE_OK) s = plan_slots(d, args, &p, slot_row, err);
     if (s != MOE_OK) return disp_end_all(d, s, err);
-    plan_slots(d, &p, args->expert_ids, slot_row);
     const cross_plan to = cross_plan_at(&me->c, args->handle, work + me->passing);
-    const int64_t *sizes = p.dropped ? NULL : plan_extra(d, &p, 0); /* counted before rows were dropped */
+    const int64_t *sizes = plan_dropped(d, &p) ? NULL : plan_extra(d, &p, 0); /* counted before rows were dropped */
     return cross_make(&me->c, args->stream, &in, sizes, p.stride, &to, work + me->passing, err);
 }
 

@@ -156,6 +156,7 @@ static moe_status hier_create(const moe_dispatcher_cfg *cfg, const moe_host *hos
     hier *me = calloc(1, sizeof *me);
     if (!me) return moe_fail(err, MOE_E_NOMEM, "dispatcher/hier: %zu bytes", sizeof *me);
     moe_status s = disp_open(&me->d, "dispatcher/hier", cfg, host, err);
+    if (s == MOE_OK) s = plan_open(&me->d, err);
     if (s == MOE_OK) s = find_nodes(me, err);
     if (s == MOE_OK) s = set_ranges(me, err);
     if (s == MOE_OK) s = size_crossings(me, err);

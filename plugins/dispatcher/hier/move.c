@@ -12,10 +12,13 @@ moe_status hier_layout(const void *self, const moe_layout_args *args, moe_err *e
     uint32_t *places = (uint32_t *)(void *)(work + me->places);
     const cross_plan rail = cross_plan_at(&me->rail, args->handle, work + me->rail_passing);
     const cross_plan inner = cross_plan_at(&me->inner, (char *)args->handle + me->inner_at, work + me->inner_passing);
-    moe_status s = plan_make(d, args, &p, slot_row, err);
+    moe_status s = plan_make(d, args, &p, err);
     if (s != MOE_OK) return s;
+    s = disp_tell(d, args, 0, 0, err);
     const cross_input slots = cross_slots(d, args->expert_ids, slot_row, places);
-    plan_slots(d, &p, args->expert_ids, slot_row); /* the rows, where cross_slots has written that there are some */
+    if (s == MOE_OK)
+        s = plan_slots(d, args, &p, slot_row, err); /* the rows, where cross_slots says that there are some */
+    if (s != MOE_OK) return disp_end_all(d, s, err);
     s = cross_make(&me->rail, args->stream, &slots, NULL, 0, &rail, work + me->rail_passing, err);
     if (s != MOE_OK) return s;
     const cross_input carried = {

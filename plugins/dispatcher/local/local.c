@@ -39,7 +39,10 @@ static moe_status local_create(const moe_dispatcher_cfg *cfg, const moe_host *ho
     if (!me) return moe_fail(err, MOE_E_NOMEM, "dispatcher/local: %zu bytes", sizeof *me);
     moe_status s = refuse(cfg, err);
     if (s == MOE_OK) s = disp_open(&me->d, "dispatcher/local", cfg, host, err);
-    if (s == MOE_OK) s = disp_ops_find(&me->d, &me->ops, err);
+    const disp_want wanted[] = {{MOE_OP_EXPERT_ROWS, &me->ops.expert_rows},
+                                {MOE_OP_PERMUTE, &me->ops.permute},
+                                {MOE_OP_UNPERMUTE, &me->ops.unpermute}};
+    if (s == MOE_OK) s = disp_find(&me->d, wanted, sizeof wanted / sizeof wanted[0], err);
     if (s == MOE_OK) s = place(me, err);
     if (s == MOE_OK)
         *self = me;

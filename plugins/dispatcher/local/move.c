@@ -13,7 +13,7 @@ static moe_tensor row_slot_of(const local *me, void *handle, int64_t rows) {
 moe_status local_layout(const void *self, const moe_layout_args *args, moe_err *err) {
     const local *me = self;
     const moe_tensor *ids = args->expert_ids;
-    const moe_status s = disp_check_layout(&me->d, args, err);
+    moe_status s = disp_check_layout(&me->d, args, err);
     if (s != MOE_OK) return s;
     const moe_tensor out[] = {slot_row_of(me, args->handle, ids->shape[0]),
                               row_slot_of(me, args->handle, args->rows->max), *args->offsets, *args->counts};
@@ -25,9 +25,10 @@ moe_status local_layout(const void *self, const moe_layout_args *args, moe_err *
                             .out = out,
                             .attr = &me->sort,
                             .workspace = args->workspace,
-                            .fault = MOE_REACH(args, moe_layout_args, fault) ? args->fault : NULL};
+                            .fault = disp_fault(args)};
     args->rows->host_total = -1; /* the offsets are the device's */
-    return me->ops.expert_rows->forward(me->d.dev, &op, err);
+    s = me->ops.expert_rows->forward(me->d.dev, &op, err);
+    return s == MOE_OK && me->d.tells ? disp_tell(&me->d, args, 0, 0, err) : s;
 }
 
 static disp_rows rows_of(const moe_tensor *x, const moe_tensor *scalars, int with) {

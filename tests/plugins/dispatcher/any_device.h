@@ -10,10 +10,11 @@ enum { DEVICE_PLAIN, DEVICE_CPU, N_TEST_DEVICES };
 
 typedef struct any_device {
     moe_device_v0 plain;
-    const moe_op *ops[8];
+    const moe_op *ops[PLAIN_OPS];
     device_open cpu;
     const moe_device_v0 *table;
     void *self, *stream;
+    uint64_t alignment; /* of its memory */
     moe_device_service service;
     test_service services[2];
     test_host host;
@@ -33,9 +34,13 @@ static inline void device_start(any_device *d, int which) {
         d->plain = plain_device_table(d->ops, NULL);
         d->table = &d->plain;
     }
+    d->alignment = d->which == DEVICE_CPU ? d->cpu.alignment : 64; /* plain_info */
     d->service = (moe_device_service){sizeof d->service, d->cpu.flags, d->table, d->self};
     d->services[0] = (test_service){"moe.device/0", &d->service};
     test_host_init(&d->host, d->services);
+}
+static inline int device_is_async(const any_device *d) {
+    return (d->service.flags & MOE_ASYNC) != 0;
 }
 static inline void device_stop(any_device *d) {
     if (d->which == DEVICE_CPU) device_open_stop(&d->cpu);
@@ -58,8 +63,26 @@ static inline void device_free(any_device *d, void *p, uint64_t bytes) {
     device_free_in(d, MOE_SPACE_HOST, p, bytes);
 }
 
-/* Runs a step call as core does: on the stream, in order, and waits. The arguments have no fault. */
-typedef moe_status any_step(const void *self, const void *args, moe_err *err);
+/* Memory that only the device sees, where it is asynchronous; all bytes 0xa5. Its first bytes are read by
+ * device_peek. */
+static inline int32_t device_private(const any_device *d) {
+    return device_is_async(d) ? MOE_SPACE_DEVICE : MOE_SPACE_HOST;
+}
+static inline void device_poison(any_device *d, void *p, uint64_t bytes) {
+    if (d->which == DEVICE_CPU && device_is_async(d))
+        device_open_fill(&d->cpu, p, 0xa5, bytes);
+    else
+        memset(p, 0xa5, bytes);
+}
+static inline void device_peek(any_device *d, void *to, const void *p, uint64_t bytes) {
+    if (device_is_async(d))
+        device_open_copy(&d->cpu, to, p, bytes);
+    else
+        memcpy(to, p, bytes);
+}
+
+/* Runs a step call as core does: on the stream, in order, and waits. fault: NULL, or where the call is to report. */
+typedef moe_status any_step(const void *self, const void *args, void *fault, moe_err *err);
 typedef struct any_call {
     any_step *step;
     const void *self, *args;
@@ -68,8 +91,7 @@ typedef struct any_call {
 } any_call;
 static inline moe_status device_step(void *arg, void *fault) {
     const any_call *c = arg;
-    (void)fault;
-    return c->step(c->self, c->args, c->err);
+    return c->step(c->self, c->args, fault, c->err);
 }
 static inline void device_enter(void *arg) {
     any_call *c = arg;

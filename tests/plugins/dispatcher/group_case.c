@@ -2,6 +2,8 @@
  * group_case.h. */
 #include "group_case.h"
 
+#include "late_comm.h"
+
 /* oneDNN sets itself up when it is first used, by locks that ThreadSanitizer does not see: once before there are
  * threads. */
 static void warm_up(void) {
@@ -46,10 +48,11 @@ void group_close(group_case *c) {
 }
 
 /* ---- one rank ---- */
-enum { N_BUFFERS = 16, GUARD = 256 }; /* a multiple of any alignment */
+enum { N_BUFFERS = 24, GUARD = 256 }; /* a multiple of any alignment */
 typedef struct buffer {
     unsigned char *data;
     uint64_t bytes;
+    int32_t space;
 } buffer;
 
 typedef struct member {
@@ -58,6 +61,7 @@ typedef struct member {
     uint32_t rank, n_buffers;
     any_device dev;
     moe_comm_service comm;
+    late_comm late; /* around comm, where the device is asynchronous */
     void *group, *layout_group;
     test_service services[3];
     test_host host;
@@ -65,20 +69,25 @@ typedef struct member {
     void *self;
     moe_dispatcher_needs needs;
     moe_rows rows;
-    void *handle, *workspace;
+    void *handle, *workspace, *host_handle;
+    int64_t *host_offsets, *host_counts; /* NULL: the device's are read */
+    uint64_t *sent;                      /* [2]: to all, to other nodes */
     moe_tensor ids, offsets, counts, slots, slots_back, row, row_back;
     moe_plane there[2], back[2];
     buffer buffers[N_BUFFERS];
     moe_err err;
 } member;
 
-/* Poisoned device memory between two guards. */
-static void *poisoned(member *m, uint64_t bytes) {
+/* Poisoned memory between two guards. */
+static void *poisoned_in(member *m, int32_t space, uint64_t bytes) {
     ck_assert_uint_lt(m->n_buffers, N_BUFFERS);
     buffer *b = &m->buffers[m->n_buffers++];
-    *b = (buffer){(unsigned char *)device_alloc(&m->dev, bytes + 2 * GUARD) + GUARD, bytes};
-    memset(b->data - GUARD, GROUP_BYTES, bytes + 2 * GUARD);
+    *b = (buffer){(unsigned char *)device_alloc_in(&m->dev, space, bytes + 2 * GUARD) + GUARD, bytes, space};
+    device_poison(&m->dev, b->data - GUARD, bytes + 2 * GUARD);
     return b->data;
+}
+static void *poisoned(member *m, uint64_t bytes) { /* that device and host see */
+    return poisoned_in(m, MOE_SPACE_HOST, bytes);
 }
 static moe_tensor tensor(member *m, int32_t dtype, int32_t ndim, int64_t a, int64_t b) {
     const uint64_t size = dtype == MOE_I64 ? 8 : dtype == MOE_BF16 ? 2 : 4;
@@ -114,6 +123,8 @@ static void close_comm(member *m) {
 }
 
 static void open_dispatcher(member *m) {
+    static const moe_kv fixed = {"slots", "fixed"};
+    const group_kind *kind = group_kind_of(m->c->id);
     const group_shape *s = &m->c->s;
     const uint32_t index = m->rank % m->c->members;
     const moe_dispatcher_cfg cfg = {.size = sizeof cfg,
@@ -133,10 +144,14 @@ static void open_dispatcher(member *m) {
                                     .node_size = s->node_size,
                                     .group = m->c->members > 1 ? m->group : NULL,
                                     .layout_group = m->c->members > 1 ? m->layout_group : NULL,
-                                    .first_rank = m->rank - index};
+                                    .first_rank = m->rank - index,
+                                    .host_counts = !kind->fixed,
+                                    .kv = &fixed,
+                                    .n_kv = kind->fixed ? 1 : 0};
+    late_comm_open(&m->late, &m->comm, &m->dev);
     m->services[0] = (test_service){"moe.device/0", &m->dev.service};
-    m->services[1] = (test_service){"moe.comm/0", &m->comm};
-    m->table = plugin_open("dispatcher", m->c->id)->vtable;
+    m->services[1] = (test_service){"moe.comm/0", device_is_async(&m->dev) ? &m->late.service : &m->comm};
+    m->table = plugin_open("dispatcher", kind->plugin)->vtable;
     m->needs.size = sizeof m->needs;
     if (failed(m, m->table->create(&cfg, test_host_init(&m->host, m->services), &m->self, &m->err), "create")) return;
     failed(m, m->table->needs(m->self, &m->needs, &m->err), "needs");
@@ -145,9 +160,16 @@ static void open_dispatcher(member *m) {
 static void make_memory(member *m) {
     const group_shape *s = &m->c->s;
     const int64_t t = s->tokens[m->rank], h = s->hidden, n = m->needs.max_rows - s->short_by, g = m->needs.groups;
-    m->ids = (moe_tensor){.data = m->c->ids[m->rank], .dtype = MOE_I32, .ndim = 2, .shape = {t, s->k, 1, 1}};
-    m->handle = poisoned(m, m->needs.handle);
-    m->workspace = poisoned(m, m->needs.workspace);
+    m->ids = tensor(m, MOE_I32, 2, t, s->k);
+    memcpy(m->ids.data, m->c->ids[m->rank], (size_t)(t * s->k) * sizeof(int32_t));
+    m->sent = poisoned(m, 2 * sizeof *m->sent);
+    m->handle = poisoned_in(m, device_private(&m->dev), m->needs.handle);
+    m->host_handle = m->needs.host_handle ? poisoned(m, m->needs.host_handle) : NULL;
+    if (device_is_async(&m->dev) && !group_kind_of(m->c->id)->fixed) {
+        m->host_offsets = poisoned(m, (uint64_t)(g + 1) * sizeof *m->host_offsets);
+        m->host_counts = poisoned(m, (uint64_t)g * sizeof *m->host_counts);
+    }
+    m->workspace = poisoned_in(m, device_private(&m->dev), m->needs.workspace);
     m->offsets = tensor(m, MOE_I64, 1, g + 1, 1);
     m->counts = tensor(m, MOE_I64, 1, g, 1);
     m->slots = tensor(m, MOE_F32, 2, t, s->k);
@@ -167,16 +189,20 @@ static void make_memory(member *m) {
                          .max = n,
                          .dev_offsets = m->offsets.data,
                          .dev_counts = m->counts.data,
-                         .host_total = 77};
+                         .host_total = 77,
+                         .host_offsets = m->host_offsets,
+                         .host_counts = m->host_counts};
 }
 
-static int64_t guards_hurt(const member *m) {
+static int64_t guards_hurt(member *m) {
+    unsigned char *guards = device_alloc(&m->dev, 2 * GUARD);
     int64_t n = 0;
-    for (uint32_t b = 0; b < m->n_buffers; b++)
-        for (uint64_t i = 0; i < GUARD; i++) {
-            n += m->buffers[b].data[m->buffers[b].bytes + i] != GROUP_BYTES;
-            n += m->buffers[b].data[(int64_t)i - GUARD] != GROUP_BYTES;
-        }
+    for (uint32_t b = 0; b < m->n_buffers; b++) {
+        device_peek(&m->dev, guards, m->buffers[b].data - GUARD, GUARD);
+        device_peek(&m->dev, guards + GUARD, m->buffers[b].data + m->buffers[b].bytes, GUARD);
+        for (int i = 0; i < 2 * GUARD; i++) n += guards[i] != GROUP_BYTES;
+    }
+    device_free(&m->dev, guards, 2 * GUARD);
     return n;
 }
 
@@ -189,19 +215,24 @@ static void call(member *m, any_step *step, const void *args, const char *where)
     }
     failed(m, device_run(&m->dev, step, m, args, &m->err), where);
 }
-static moe_status enter_layout(const void *self, const void *args, moe_err *err) {
+static moe_status enter_layout(const void *self, const void *args, void *fault, moe_err *err) {
     const member *m = self;
-    return m->table->layout(m->self, args, err);
+    moe_layout_args with = *(const moe_layout_args *)args;
+    with.fault = fault;
+    return m->table->layout(m->self, &with, err);
 }
-static moe_status enter_pack(const void *self, const void *args, moe_err *err) {
+static moe_status enter_pack(const void *self, const void *args, void *fault, moe_err *err) {
+    (void)fault;
     const member *m = self;
     return m->table->pack(m->self, args, err);
 }
-static moe_status enter_exchange(const void *self, const void *args, moe_err *err) {
+static moe_status enter_exchange(const void *self, const void *args, void *fault, moe_err *err) {
+    (void)fault;
     const member *m = self;
     return m->table->exchange(m->self, args, err);
 }
-static moe_status enter_unpack(const void *self, const void *args, moe_err *err) {
+static moe_status enter_unpack(const void *self, const void *args, void *fault, moe_err *err) {
+    (void)fault;
     const member *m = self;
     return m->table->unpack(m->self, args, err);
 }
@@ -214,7 +245,10 @@ static void lay_out(member *m) {
                                   .workspace = m->workspace,
                                   .rows = &m->rows,
                                   .offsets = &m->offsets,
-                                  .counts = &m->counts};
+                                  .counts = &m->counts,
+                                  .host_handle = m->host_handle,
+                                  .host_offsets = m->host_offsets,
+                                  .host_counts = m->host_counts};
     call(m, enter_layout, &args, "layout");
 }
 
@@ -225,9 +259,10 @@ static void move(member *m, int32_t direction) {
     const int out = direction == MOE_DISPATCH, bare = m->c->s.bare;
     const uint32_t phases = out ? m->needs.dispatch_phases : m->needs.combine_phases;
     static const moe_tensor none = {.shape = {1, 1, 1, 1}};
-    uint64_t *sent = &m->c->out[m->rank].sent[direction];
-    *sent = 1000; /* bytes are added */
-    memset(m->workspace, GROUP_BYTES, m->needs.workspace);
+    group_rank *o = &m->c->out[m->rank];
+    m->sent[0] = 1000; /* bytes are added */
+    m->sent[1] = 0;
+    device_poison(&m->dev, m->workspace, m->needs.workspace);
     const moe_move_args args = {.size = sizeof args,
                                 .n_planes = bare ? 1 : 2,
                                 .direction = direction,
@@ -242,12 +277,13 @@ static void move(member *m, int32_t direction) {
                                 .row_scalar = bare  ? &none
                                               : out ? &m->row
                                                     : &m->row_back,
-                                .sent = sent,
-                                .sent_far = &m->c->out[m->rank].sent_far[direction]};
-    *args.sent_far = 0;
+                                .sent = m->sent,
+                                .sent_far = m->sent + 1,
+                                .host_handle = m->host_handle};
     for (int i = 0; i < 3; i++)
         if (phases & (1u << i)) call(m, steps[i], &args, names[!out][i]);
-    *sent -= 1000;
+    o->sent[direction] = m->sent[0] - 1000;
+    o->sent_far[direction] = m->sent[1];
 }
 
 /* Each local expert multiplies its rows; rows past the end stay poisoned. */
@@ -321,7 +357,6 @@ static void one_rank(rank_env *env) {
     if (!failed(&m, MOE_OK, "create")) make_memory(&m);
     for (int i = 0; i < m.c->repeats && o->status == MOE_OK; i++) {
         group_rank now = {.status = MOE_OK};
-        if (i > 0) m.ids.data = m.c->ids[m.rank];
         lay_out(&m);
         move(&m, MOE_DISPATCH);
         if (o->status == MOE_OK) run_experts(&m);
@@ -335,7 +370,8 @@ static void one_rank(rank_env *env) {
     pthread_barrier_wait(&m.c->end);
     if (m.self) m.table->destroy(m.self);
     for (uint32_t i = 0; i < m.n_buffers; i++)
-        device_free(&m.dev, m.buffers[i].data - GUARD, m.buffers[i].bytes + 2 * GUARD);
+        device_free_in(&m.dev, m.buffers[i].space, m.buffers[i].data - GUARD, m.buffers[i].bytes + 2 * GUARD);
+    late_comm_close(&m.late);
     device_stop(&m.dev);
     close_comm(&m);
 }

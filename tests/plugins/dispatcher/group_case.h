@@ -54,7 +54,9 @@ struct group_case {
 
 /* Which dispatchers there are, and what is special about each. */
 typedef struct group_kind {
-    const char *id;
+    const char *id, *plugin;
+    int cpu;       /* for device cpu only; these are the last */
+    int fixed;     /* the host knows no counts */
     int one_rank;  /* has no group */
     int by_member; /* adds within members first, then over members */
     int rounds;    /* .. and rounds each sum to the rows' type: 1 within a member, 2 within a node too */
@@ -62,7 +64,7 @@ typedef struct group_kind {
     uint64_t (*sent)(const group_case *c, uint32_t rank, int32_t direction);
 } group_kind;
 extern const group_kind group_kinds[];
-extern const int n_group_kinds;
+int n_group_kinds(void); /* those that run on the device under test */
 const group_kind *group_kind_of(const char *id);
 
 /* The case with ids all -1, to be filled. */

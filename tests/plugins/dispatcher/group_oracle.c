@@ -131,16 +131,24 @@ static uint64_t sent_allgather(const group_case *c, uint32_t rank, int32_t direc
 }
 
 const group_kind group_kinds[] = {
-    {.id = "local", .one_rank = 1, .sent = sent_none},
-    {.id = "allgather", .by_member = 1, .sent = sent_allgather},
-    {.id = "alltoall", .sent = sent_alltoall},
-    {.id = "deepep", .by_member = 1, .rounds = 1, .sent = sent_deepep},
-    {.id = "hier", .by_member = 1, .rounds = 2, .sent = sent_hier},
+    {.id = "local", .plugin = "local", .one_rank = 1, .sent = sent_none},
+    {.id = "allgather", .plugin = "allgather", .by_member = 1, .sent = sent_allgather},
+    {.id = "alltoall", .plugin = "alltoall", .sent = sent_alltoall},
+    {.id = "allgather, slots fixed", .plugin = "allgather", .fixed = 1, .by_member = 1, .sent = sent_allgather},
+    {.id = "alltoall, slots fixed", .plugin = "alltoall", .fixed = 1, .sent = sent_alltoall},
+    {.id = "deepep", .plugin = "deepep", .cpu = 1, .by_member = 1, .rounds = 1, .sent = sent_deepep},
+    {.id = "hier", .plugin = "hier", .cpu = 1, .by_member = 1, .rounds = 2, .sent = sent_hier},
 };
-const int n_group_kinds = sizeof group_kinds / sizeof group_kinds[0];
+enum { KINDS = sizeof group_kinds / sizeof group_kinds[0] };
+
+int n_group_kinds(void) {
+    int n = 0;
+    while (n < KINDS && (test_on_cpu() || !group_kinds[n].cpu)) n++;
+    return n;
+}
 
 const group_kind *group_kind_of(const char *id) {
-    for (int i = 0; i < n_group_kinds; i++)
+    for (int i = 0; i < KINDS; i++)
         if (strcmp(group_kinds[i].id, id) == 0) return &group_kinds[i];
     return NULL;
 }

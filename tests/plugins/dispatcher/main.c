@@ -33,8 +33,8 @@ void local_open(local_case *c, const shape_case *s, int which) {
     ck_assert_int_eq(c->table->needs(c->self, &c->needs, &c->err), MOE_OK);
     if (!c->s.max_rows) c->s.max_rows = c->needs.max_rows;
     const int64_t t = s->tokens, n = c->s.max_rows, e = s->experts;
-    c->handle = device_alloc(&c->dev, c->needs.handle);
-    c->workspace = device_alloc(&c->dev, c->needs.workspace);
+    c->handle = device_alloc_in(&c->dev, device_private(&c->dev), c->needs.handle);
+    c->workspace = device_alloc_in(&c->dev, device_private(&c->dev), c->needs.workspace);
     c->ids_t = tensor(c, MOE_I32, 2, t, s->k);
     c->offsets_t = tensor(c, MOE_I64, 1, e + 1, 1);
     c->counts_t = tensor(c, MOE_I64, 1, e, 1);
@@ -55,8 +55,8 @@ void local_open(local_case *c, const shape_case *s, int which) {
 
 void local_close(local_case *c) {
     c->table->destroy(c->self);
-    device_free(&c->dev, c->handle, c->needs.handle);
-    device_free(&c->dev, c->workspace, c->needs.workspace);
+    device_free_in(&c->dev, device_private(&c->dev), c->handle, c->needs.handle);
+    device_free_in(&c->dev, device_private(&c->dev), c->workspace, c->needs.workspace);
     moe_tensor *all[] = {&c->ids_t,
                          &c->offsets_t,
                          &c->counts_t,
@@ -70,11 +70,14 @@ void local_close(local_case *c) {
     device_stop(&c->dev);
 }
 
-static moe_status enter_layout(const void *self, const void *args, moe_err *err) {
+static moe_status enter_layout(const void *self, const void *args, void *fault, moe_err *err) {
     const local_case *c = self;
-    return c->table->layout(c->self, args, err);
+    moe_layout_args with = *(const moe_layout_args *)args;
+    with.fault = fault;
+    return c->table->layout(c->self, &with, err);
 }
-static moe_status enter_move(const void *self, const void *args, moe_err *err) {
+static moe_status enter_move(const void *self, const void *args, void *fault, moe_err *err) {
+    (void)fault;
     const local_case *c = self;
     moe_status s = c->table->pack(c->self, args, err);
     if (s == MOE_OK) s = c->table->exchange(c->self, args, err);

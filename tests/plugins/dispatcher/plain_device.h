@@ -3,8 +3,9 @@
  * with through those plugins. plain_device_table gives a table that lacks one operation where the test wants that. */
 #ifndef TESTS_PLAIN_DEVICE_H
 #define TESTS_PLAIN_DEVICE_H
-#include <moe/plugin.h>
 #include <stdlib.h>
+
+#include "plain_plan.h"
 
 static inline float plain_from_bf16(uint16_t b) {
     const uint32_t u = (uint32_t)b << 16;
@@ -105,6 +106,13 @@ static inline moe_status plain_unpermute(void *dev, const moe_op_args *args, moe
     return MOE_OK;
 }
 
+/* ---- moe.convert/0 ---- */
+static inline moe_status plain_convert(void *dev, const moe_op_args *args, moe_err *err) {
+    (void)dev, (void)err;
+    for (int64_t i = 0; i < args->in[0].shape[0]; i++) plain_put(&args->out[0], i, plain_get(&args->in[0], i));
+    return MOE_OK;
+}
+
 /* ---- moe.linear/0 ---- */
 
 /* Rows [from, to) of one group with weights or their gradient at w0 elements; rows at and past valid are padding. */
@@ -177,8 +185,9 @@ static inline moe_status plain_stream_sync(void *self, void *stream, moe_err *er
     return MOE_OK;
 }
 
-/* All operations but the one named (NULL: all). ops [4] is the caller's, and lives as long as the table. */
-static inline moe_device_v0 plain_device_table(const moe_op **ops, const char *without) {
+/* All operations but the one named (NULL: all). ops is the caller's, and lives as long as the table. */
+enum { PLAIN_OPS = 10 };
+static inline moe_device_v0 plain_device_table(const moe_op *ops[PLAIN_OPS], const char *without) {
     static const moe_op all[] = {
         {.size = sizeof(moe_op),
          .name = MOE_OP_EXPERT_ROWS,
@@ -186,7 +195,25 @@ static inline moe_device_v0 plain_device_table(const moe_op **ops, const char *w
          .forward = plain_expert_rows},
         {.size = sizeof(moe_op), .name = MOE_OP_PERMUTE, .sizes = plain_no_sizes, .forward = plain_permute},
         {.size = sizeof(moe_op), .name = MOE_OP_UNPERMUTE, .sizes = plain_no_sizes, .forward = plain_unpermute},
-        {.size = sizeof(moe_op), .name = MOE_OP_LINEAR, .sizes = plain_no_sizes, .forward = plain_linear}};
+        {.size = sizeof(moe_op), .name = MOE_OP_LINEAR, .sizes = plain_no_sizes, .forward = plain_linear},
+        {.size = sizeof(moe_op),
+         .name = MOE_OP_EXPERT_COUNTS,
+         .sizes = plain_expert_counts_sizes,
+         .forward = plain_expert_counts},
+        {.size = sizeof(moe_op),
+         .name = MOE_OP_DISPATCH_PLAN,
+         .sizes = plain_dispatch_plan_sizes,
+         .forward = plain_dispatch_plan},
+        {.size = sizeof(moe_op),
+         .name = MOE_OP_DISPATCH_SLOTS,
+         .sizes = plain_no_sizes,
+         .forward = plain_dispatch_slots},
+        {.size = sizeof(moe_op),
+         .name = MOE_OP_EXCHANGE_MAPS,
+         .sizes = plain_exchange_maps_sizes,
+         .forward = plain_exchange_maps},
+        {.size = sizeof(moe_op), .name = MOE_OP_SENT, .sizes = plain_no_sizes, .forward = plain_sent},
+        {.size = sizeof(moe_op), .name = MOE_OP_CONVERT, .sizes = plain_no_sizes, .forward = plain_convert}};
     uint32_t n = 0;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (!without || strcmp(all[i].name, without) != 0) ops[n++] = &all[i];

@@ -89,7 +89,7 @@ END_TEST
 
 /* ---- create ---- */
 static moe_status try_create(const char *id, const moe_dispatcher_cfg *cfg, const moe_host *host, moe_err *err) {
-    const moe_dispatcher_v0 *t = plugin_open("dispatcher", id)->vtable;
+    const moe_dispatcher_v0 *t = plugin_open("dispatcher", group_kind_of(id)->plugin)->vtable;
     void *self = NULL;
     const moe_status s = t->create(cfg, host, &self, err);
     if (s == MOE_OK)
@@ -217,11 +217,11 @@ END_TEST
 Suite *suite_group_faults(void) {
     Suite *s = suite_create("faults of dispatchers over ranks");
     TCase *t = tcase_create("each dispatcher");
-    tcase_add_loop_test(t, a_bad_id_ends_all_ranks, 0, n_group_kinds);
-    tcase_add_loop_test(t, an_abort_in_flight_ends_all_ranks, 0, n_group_kinds);
-    tcase_add_loop_test(t, too_many_tokens_end_all_ranks, 0, n_group_kinds);
-    tcase_add_loop_test(t, bad_configurations_are_refused_with_text, 0, n_group_kinds);
-    tcase_add_loop_test(t, a_group_of_other_members_is_refused, 0, n_group_kinds);
+    tcase_add_loop_test(t, a_bad_id_ends_all_ranks, 0, n_group_kinds());
+    tcase_add_loop_test(t, an_abort_in_flight_ends_all_ranks, 0, n_group_kinds());
+    tcase_add_loop_test(t, too_many_tokens_end_all_ranks, 0, n_group_kinds());
+    tcase_add_loop_test(t, bad_configurations_are_refused_with_text, 0, n_group_kinds());
+    tcase_add_loop_test(t, a_group_of_other_members_is_refused, 0, n_group_kinds());
     suite_add_tcase(s, t);
     return s;
 }

@@ -4,10 +4,10 @@
 #include "group_case.h"
 
 static const char *id_of(int i) {
-    return group_kinds[i % n_group_kinds].id;
+    return group_kinds[i % n_group_kinds()].id;
 }
 static int device_of(int i) {
-    return i / n_group_kinds;
+    return i / n_group_kinds();
 }
 /* Opening device/cpu on every rank takes the most of a test: there, only some of what the plain device runs. */
 static int skips(int i, size_t n) {
@@ -15,7 +15,7 @@ static int skips(int i, size_t n) {
 }
 /* Dispatchers that have no group run the same shapes on one rank each. */
 static int alone(int i) {
-    return group_kinds[i % n_group_kinds].one_rank;
+    return group_kinds[i % n_group_kinds()].one_rank;
 }
 
 /* ---- patterns: distinct ids of one token ---- */
@@ -347,7 +347,7 @@ END_TEST
 Suite *suite_group_moves(void) {
     Suite *s = suite_create("dispatchers over ranks");
     TCase *t = tcase_create("each dispatcher");
-    const int n = n_group_kinds, both = n * N_TEST_DEVICES;
+    const int n = n_group_kinds(), both = n * N_TEST_DEVICES;
     tcase_add_loop_test(t, C048_seven_patterns_are_exact_and_equal, 0, both);
     tcase_add_loop_test(t, random_shapes, 0, both);
     tcase_add_loop_test(t, C034_choices_that_a_capacity_drops, 0, n);

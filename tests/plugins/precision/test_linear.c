@@ -159,7 +159,8 @@ static int64_t check_groups(const product *x) {
     return wrong;
 }
 
-static moe_status enter_linear(const void *self, const void *args, moe_err *err) {
+static moe_status enter_linear(const void *self, const void *args, void *fault, moe_err *err) {
+    (void)fault;
     const precision_case *c = self;
     return c->table->linear(c->self, args, err);
 }

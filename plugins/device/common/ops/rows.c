@@ -131,7 +131,8 @@ moe_status op_check_unpermute(const moe_op_args *a, moe_err *err) {
     if (s == MOE_OK) s = op_want(&a->in[1], op, "slot_row", MOE_I64, 2, OP_SHAPE(OP_ANY, k), err);
     if (s != MOE_OK) return s;
     int64_t rows = a->in[0].shape[0], width = a->in[0].shape[1], tokens = a->in[1].shape[0];
-    s = op_want(&a->out[0], op, "x", a->in[0].dtype, 2, OP_SHAPE(tokens, width), err);
+    const int32_t dtype = a->out[0].dtype == MOE_F32 ? MOE_F32 : a->in[0].dtype;
+    s = op_want(&a->out[0], op, "x", dtype, 2, OP_SHAPE(tokens, width), err);
     if (s == MOE_OK && c.from) s = op_want(c.from, op, c.from_name, MOE_F32, 1, OP_SHAPE(rows), err);
     if (s == MOE_OK && c.to) s = op_want(c.to, op, c.to_name, MOE_F32, 2, OP_SHAPE(tokens, k), err);
     return s == MOE_OK && a->rows ? op_want_rows(a, op, rows, err) : s;

@@ -29,6 +29,12 @@
     X(capacity, MOE_OP_CAPACITY, no)                   \
     X(permute, MOE_OP_PERMUTE, no)                     \
     X(unpermute, MOE_OP_UNPERMUTE, no)                 \
+    X(expert_counts, MOE_OP_EXPERT_COUNTS, no)         \
+    X(dispatch_plan, MOE_OP_DISPATCH_PLAN, no)         \
+    X(dispatch_slots, MOE_OP_DISPATCH_SLOTS, no)       \
+    X(exchange_maps, MOE_OP_EXCHANGE_MAPS, no)         \
+    X(sent, MOE_OP_SENT, no)                           \
+    X(convert, MOE_OP_CONVERT, no)                     \
     X(sumsq, MOE_OP_SUMSQ, no)                         \
     X(clip_coef, MOE_OP_CLIP_COEF, no)                 \
     X(first_fault, MOE_OP_FIRST_FAULT, no)             \

@@ -6,7 +6,7 @@ static const char op[] = MOE_OP_UNPERMUTE;
 enum { AHEAD = 1 }; /* tokens whose rows are fetched before their turn */
 
 typedef struct unpermute_call {
-    const moe_tensor *y, *x; /* [N,h] act, [T,h] act */
+    const moe_tensor *y, *x; /* [N,h] act, [T,h] act or F32 */
     const int64_t *slot_row; /* [T,k] */
     const float *row_scalar; /* [N], or NULL */
     float *slot_scalar;      /* [T,k], or NULL */
@@ -19,15 +19,16 @@ static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64
 }
 
 /* Elements [i, i + n) of x[t]: one sum in slot order, from zero. */
-ACT_INLINE void sum_part(const unpermute_call *c, int64_t t, const int64_t *row, int64_t i, int64_t n, int narrow) {
+ACT_INLINE void sum_part(const unpermute_call *c, int64_t t, const int64_t *row, int64_t i, int64_t n, int narrow,
+                         int narrow_x) {
     vm_vector sum = {0};
     for (int64_t j = 0; j < c->k; j++)
         if (row[j] >= 0) sum += act_load(act_at(c->y, cpu_row_at(row[j], c->width), narrow), i, n, narrow);
-    act_store(act_at(c->x, cpu_row_at(t, c->width), narrow), i, n, sum, narrow);
+    act_store(act_at(c->x, cpu_row_at(t, c->width), narrow_x), i, n, sum, narrow_x);
 }
 
 /* All of x[t], and asks for the rows of token t + AHEAD meanwhile. */
-ACT_INLINE void sum_slots(const unpermute_call *c, int64_t t, int narrow) {
+ACT_INLINE void sum_slots(const unpermute_call *c, int64_t t, int narrow, int narrow_x) {
     const int64_t *row = c->slot_row + t * c->k; /* [k] */
     const int64_t ahead = t + AHEAD < c->tokens ? AHEAD * c->k : 0, h = c->width, line = ACT_LINE / (narrow ? 2 : 4);
     for (int64_t from = 0; from < h; from += line) {
@@ -35,8 +36,8 @@ ACT_INLINE void sum_slots(const unpermute_call *c, int64_t t, int narrow) {
         for (int64_t j = 0; ahead && j < c->k; j++)
             if (row[ahead + j] >= 0)
                 __builtin_prefetch(act_at(c->y, cpu_row_at(row[ahead + j], h) + from, narrow), 0, 2);
-        for (; i + VM_LANES <= end; i += VM_LANES) sum_part(c, t, row, i, VM_LANES, narrow);
-        if (i < end) sum_part(c, t, row, i, end - i, narrow);
+        for (; i + VM_LANES <= end; i += VM_LANES) sum_part(c, t, row, i, VM_LANES, narrow, narrow_x);
+        if (i < end) sum_part(c, t, row, i, end - i, narrow, narrow_x);
     }
 }
 
@@ -45,10 +46,12 @@ static void sum_tokens(void *arg, int64_t piece, cpu_worker *w) {
     int64_t end = cpu_min(c->tokens, (piece + 1) * c->block);
     (void)w;
     for (int64_t t = piece * c->block; t < end; t++) {
-        if (c->x->dtype == MOE_F32)
-            sum_slots(c, t, 0);
+        if (c->y->dtype == MOE_F32)
+            sum_slots(c, t, 0, 0);
+        else if (c->x->dtype == MOE_F32)
+            sum_slots(c, t, 1, 0);
         else
-            sum_slots(c, t, 1);
+            sum_slots(c, t, 1, 1);
         for (int64_t j = t * c->k; c->slot_scalar && j < (t + 1) * c->k; j++)
             c->slot_scalar[j] = c->slot_row[j] < 0 ? 0.0f : c->row_scalar[c->slot_row[j]];
     }
