@@ -13,31 +13,9 @@ typedef struct adamw_call {
     float coef, lr, inv_c1, inv_c2, beta1, beta2, eps, decay;
 } adamw_call;
 
-static moe_status check_attr(const moe_op_args *a, moe_err *err) {
-    moe_status s = cpu_want_attr(a, op, sizeof(moe_adamw_attr), err);
-    if (s != MOE_OK) return s;
-    const moe_adamw_attr *at = a->attr;
-    if (!(at->beta1 >= 0.0f && at->beta1 < 1.0f) || !(at->beta2 >= 0.0f && at->beta2 < 1.0f))
-        return moe_fail(err, MOE_E_ARG, "%s: betas are %g and %g, want 0 <= beta < 1", op, (double)at->beta1,
-                        (double)at->beta2);
-    if (!(at->eps >= 0.0f)) return moe_fail(err, MOE_E_ARG, "%s: eps is %g, want >= 0", op, (double)at->eps);
-    return MOE_OK;
-}
-
 static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64_t *workspace, moe_err *err) {
-    static const char *const names[] = {"w", "m", "v"};
     (void)dev;
-    moe_status s = cpu_want_lists(a, op, 3, 3, 3, 4, err);
-    if (s == MOE_OK) s = check_attr(a, err);
-    if (s == MOE_OK) s = cpu_want(&a->in[0], op, "grad", MOE_F32, 1, CPU_SHAPE(CPU_ANY), err);
-    if (s == MOE_OK) s = cpu_want(&a->in[1], op, "hyper", MOE_F32, 1, CPU_SHAPE(4), err);
-    if (s == MOE_OK) s = cpu_want(&a->in[2], op, "stats", MOE_F32, 1, CPU_SHAPE(2), err);
-    for (int i = 0; s == MOE_OK && i < 3; i++) s = cpu_want(&a->out[i], op, names[i], MOE_F32, 1, a->in[0].shape, err);
-    const moe_tensor *copy = s == MOE_OK ? cpu_optional(a->out, a->n_out, 3) : NULL;
-    if (copy) s = cpu_want(copy, op, "copy", MOE_BF16, 1, a->in[0].shape, err);
-    if (s != MOE_OK) return s;
-    *saved = *workspace = 0;
-    return MOE_OK;
+    return op_sizes_none(op_check_adamw(a, err), saved, workspace);
 }
 
 /* Elements [from, from + n). */
@@ -66,7 +44,7 @@ static void step_block(void *arg, int64_t piece, cpu_worker *worker) {
 static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
     (void)err;
     const moe_adamw_attr *at = a->attr;
-    const moe_tensor *copy = cpu_optional(a->out, a->n_out, 3);
+    const moe_tensor *copy = op_optional(a->out, a->n_out, 3);
     const float *hyper = a->in[1].data, *stats = a->in[2].data; /* {lr, c1, c2, 0}, {norm, coef} */
     if (isnan(stats[1])) return MOE_OK;                         /* the gradient is not finite: the step is skipped */
     adamw_call c = {.grad = a->in[0].data, .w = a->out[0].data, .m = a->out[1].data, .v = a->out[2].data};

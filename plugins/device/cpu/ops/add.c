@@ -10,15 +10,7 @@ typedef struct add_call {
 
 static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64_t *workspace, moe_err *err) {
     (void)dev;
-    moe_status s = cpu_want_lists(a, op, 1, 1, 1, 1, err);
-    if (s != MOE_OK) return s;
-    const moe_tensor *x = &a->in[0];
-    if (x->ndim < 1 || x->ndim > 4) return moe_fail(err, MOE_E_ARG, "%s: x has ndim %d", op, x->ndim);
-    s = cpu_want(x, op, "x", CPU_ACT, x->ndim, x->shape, err);
-    if (s == MOE_OK) s = cpu_want(&a->out[0], op, "y", x->dtype, x->ndim, x->shape, err);
-    if (s != MOE_OK) return s;
-    *saved = *workspace = 0;
-    return MOE_OK;
+    return op_sizes_none(op_check_add(a, err), saved, workspace);
 }
 
 ACT_INLINE void add_part(void *y, const void *x, int64_t n, int narrow) {
@@ -39,7 +31,7 @@ static void add_piece(void *arg, int64_t piece, cpu_worker *w) {
 }
 
 static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
-    add_call c = {&a->in[0], &a->out[0], cpu_elements(&a->in[0])};
+    add_call c = {&a->in[0], &a->out[0], op_elements(&a->in[0])};
     (void)err;
     cpu_run(dev, cpu_blocks(c.n, CPU_PIECE_ELEMENTS), add_piece, &c);
     return MOE_OK;

@@ -1,5 +1,5 @@
-/* What operations read besides their tensors' shapes: optional tensors, integers that index something, and rows in
- * expert order. Nothing is indexed by a number that has not passed one of these checks. */
+/* What operations read besides their tensors' shapes: integers that index something, and rows in expert order. Nothing
+ * is indexed by a number that has not passed one of these checks. */
 #ifndef CPU_OPS_ARGS_H
 #define CPU_OPS_ARGS_H
 #include "ops.h"
@@ -15,11 +15,6 @@ static inline int64_t cpu_piece_rows(int64_t width) {
 /* Where row `row` of a matrix begins, in elements. The product is formed in 64 bits. */
 static inline int64_t cpu_row_at(int64_t row, int64_t width) {
     return row * width;
-}
-
-/* Tensor i of a list, or NULL where the list ends before it or it is absent. */
-static inline const moe_tensor *cpu_optional(const moe_tensor *list, uint32_t n, uint32_t i) {
-    return i < n && cpu_present(&list[i]) ? &list[i] : NULL;
 }
 
 /* ---- integers in range: the index of the first v[i] outside [lo, hi), or -1 ---- */
@@ -42,18 +37,6 @@ static inline int64_t cpu_find_i64(const int64_t *v, int64_t n, int64_t lo, int6
             if (v[j] < lo || v[j] >= hi) return j;
     }
     return -1;
-}
-
-/* ---- a part of a vocabulary ---- */
-/* The words of a table of `rows` rows: attr, or all of them where it is NULL. */
-static inline moe_status cpu_vocabulary(const void *attr, const char *op, int64_t rows, moe_vocabulary_attr *out,
-                                        moe_err *err) {
-    *out = (moe_vocabulary_attr){.size = sizeof *out, .whole = rows};
-    if (!attr) return MOE_OK;
-    *out = *(const moe_vocabulary_attr *)attr;
-    if (out->first >= 0 && out->first <= out->whole && rows <= out->whole - out->first) return MOE_OK;
-    return moe_fail(err, MOE_E_ARG, "%s: %lld words from word %lld, but the whole has %lld", op, (long long)rows,
-                    (long long)out->first, (long long)out->whole);
 }
 
 /* ---- rows in expert order ---- */

@@ -6,55 +6,20 @@ static const char op[] = MOE_OP_ATTENTION;
 enum { BLOCK = ATTENTION_BLOCK };
 
 /* ---- set-up ---- */
-static moe_status check_attr(const moe_op_args *a, moe_attention_attr *at, moe_err *err) {
-    moe_status s = heads_check(a, op, HEADS_REACH(scale), err);
-    if (s != MOE_OK) return s;
-    *at = heads_attr(a);
-    if (at->head_dim > ATTENTION_MOST_DIM)
-        return moe_fail(err, MOE_E_UNSUPPORTED, "%s: head_dim is %u, want at most %d", op, at->head_dim,
-                        ATTENTION_MOST_DIM);
-    if (at->v_dim > ATTENTION_MOST_DIM)
-        return moe_fail(err, MOE_E_UNSUPPORTED, "%s: v_dim is %u, want at most %d", op, at->v_dim, ATTENTION_MOST_DIM);
-    int64_t tokens;
-    if (at->batch < 0 || at->seq < 0 || __builtin_mul_overflow(at->batch, at->seq, &tokens))
-        return moe_fail(err, MOE_E_ARG, "%s: batch %lld, seq %lld", op, (long long)at->batch, (long long)at->seq);
-    if (!isfinite(at->scale) || at->scale == 0.0f)
-        return moe_fail(err, MOE_E_ARG, "%s: scale is %g, want a finite number that is not 0", op, (double)at->scale);
-    if (at->window < 0)
-        return moe_fail(err, MOE_E_ARG, "%s: window is %lld, want 0 or more", op, (long long)at->window);
-    return MOE_OK;
-}
-
-/* The two optional tensors, which begin at in[i]. */
-static moe_status check_optional(const moe_op_args *a, uint32_t i, const moe_attention_attr *at, moe_err *err) {
-    const moe_tensor *sinks = cpu_optional(a->in, a->n_in, i), *doc = cpu_optional(a->in, a->n_in, i + 1);
-    moe_status s = MOE_OK;
-    if (sinks) s = cpu_want(sinks, op, "sinks", MOE_F32, 1, CPU_SHAPE(at->heads), err);
-    if (s == MOE_OK && doc) s = cpu_want(doc, op, "doc", MOE_I32, 1, CPU_SHAPE(at->batch * at->seq), err);
-    return s;
-}
-
 static void take_optional(const moe_op_args *a, uint32_t i, attention_call *c) {
-    const moe_tensor *sinks = cpu_optional(a->in, a->n_in, i), *doc = cpu_optional(a->in, a->n_in, i + 1);
+    const moe_tensor *sinks = op_optional(a->in, a->n_in, i), *doc = op_optional(a->in, a->n_in, i + 1);
     c->sinks = sinks ? sinks->data : NULL;
     c->doc = doc ? doc->data : NULL;
 }
 
 static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64_t *workspace, moe_err *err) {
-    moe_attention_attr at;
-    moe_status s = cpu_want_lists(a, op, 1, 3, 1, 1, err);
-    if (s == MOE_OK) s = check_attr(a, &at, err);
-    if (s != MOE_OK) return s;
-    int64_t tokens = at.batch * at.seq;
-    s = cpu_want(&a->in[0], op, "qkv", CPU_ACT, 2, CPU_SHAPE(tokens, heads_width(&at)), err);
-    if (s == MOE_OK) s = check_optional(a, 1, &at, err);
-    if (s == MOE_OK)
-        s = cpu_want(&a->out[0], op, "o", a->in[0].dtype, 2, CPU_SHAPE(tokens, (int64_t)at.heads * at.v_dim), err);
+    moe_status s = op_check_attention(a, ATTENTION_MOST_DIM, err);
     if (s != MOE_OK) return s;
     attention_call c;
+    moe_attention_attr at = op_heads_attr(a);
     attention_set(&c, dev, &at);
-    int64_t parts = cpu_optional(a->in, a->n_in, 1) ? c.batch * c.heads : 0;
-    *saved = (uint64_t)(tokens * c.heads) * sizeof(float);
+    int64_t parts = op_optional(a->in, a->n_in, 1) ? c.batch * c.heads : 0;
+    *saved = (uint64_t)(c.batch * c.seq * c.heads) * sizeof(float);
     *workspace = (uint64_t)(c.slabs * attention_slab_floats(&c) + parts) * sizeof(float);
     return MOE_OK;
 }
@@ -179,7 +144,7 @@ static void attend(void *arg, int64_t i, cpu_worker *w) {
 static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
     (void)err;
     attention_call c = {.qkv = &a->in[0], .o = &a->out[0], .lse = a->saved};
-    moe_attention_attr at = heads_attr(a);
+    moe_attention_attr at = op_heads_attr(a);
     attention_set(&c, dev, &at);
     take_optional(a, 1, &c);
     cpu_run(dev, c.blocks * c.batch * c.heads, attend, &c);
@@ -187,29 +152,12 @@ static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
 }
 
 /* ---- backward ---- */
-static moe_status check_backward(const moe_op_args *a, moe_attention_attr *at, moe_err *err) {
-    moe_status s = cpu_want_lists(a, op, 3, 5, 1, 2, err);
-    if (s == MOE_OK) s = check_attr(a, at, err);
-    if (s != MOE_OK) return s;
-    int64_t tokens = at->batch * at->seq, width = (int64_t)at->heads * at->v_dim;
-    const moe_tensor *dsinks = cpu_optional(a->out, a->n_out, 1);
-    s = cpu_want(&a->in[1], op, "qkv", CPU_ACT, 2, CPU_SHAPE(tokens, heads_width(at)), err);
-    if (s == MOE_OK) s = cpu_want(&a->in[0], op, "do", a->in[1].dtype, 2, CPU_SHAPE(tokens, width), err);
-    if (s == MOE_OK) s = cpu_want(&a->in[2], op, "o", a->in[1].dtype, 2, CPU_SHAPE(tokens, width), err);
-    if (s == MOE_OK) s = check_optional(a, 3, at, err);
-    if (s == MOE_OK) s = cpu_want(&a->out[0], op, "dqkv", a->in[1].dtype, 2, a->in[1].shape, err);
-    if (s == MOE_OK && dsinks) s = cpu_want(dsinks, op, "dsinks", MOE_F32, 1, CPU_SHAPE(at->heads), err);
-    if (s == MOE_OK && dsinks && !cpu_optional(a->in, a->n_in, 3))
-        s = moe_fail(err, MOE_E_ARG, "%s: dsinks is given, sinks is not", op);
-    return s;
-}
-
 static moe_status backward(void *dev, const moe_op_args *a, moe_err *err) {
-    moe_attention_attr at;
-    moe_status s = check_backward(a, &at, err);
+    moe_status s = op_check_attention_backward(a, ATTENTION_MOST_DIM, err);
     if (s != MOE_OK) return s;
+    moe_attention_attr at = op_heads_attr(a);
     attention_call c = {.grad_o = &a->in[0], .qkv = &a->in[1], .o = &a->in[2], .dqkv = &a->out[0], .lse = a->saved};
-    const moe_tensor *dsinks = cpu_optional(a->out, a->n_out, 1);
+    const moe_tensor *dsinks = op_optional(a->out, a->n_out, 1);
     attention_set(&c, dev, &at);
     take_optional(a, 3, &c);
     c.dsinks = dsinks ? dsinks->data : NULL;

@@ -8,7 +8,6 @@
 #define CPU_OPS_ATTENTION_H
 #include <float.h>
 
-#include "heads.h"
 #include "tile.h"
 #include "vmath.h"
 

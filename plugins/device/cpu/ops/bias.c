@@ -43,27 +43,9 @@ static row_run run_at(const bias_call *c, int64_t row, int64_t end) {
     return (row_run){lo, row, valid < row ? row : valid, stop};
 }
 
-/* y (or dy), b and p. */
-static moe_status check(const moe_op_args *a, const char *y, moe_err *err) {
-    const moe_tensor *p = cpu_optional(a->in, a->n_in, 2);
-    moe_status s = cpu_want(&a->in[0], op, y, CPU_ACT, 2, CPU_SHAPE(CPU_ANY, CPU_ANY), err);
-    if (s != MOE_OK) return s;
-    int64_t rows = a->in[0].shape[0], width = a->in[0].shape[1];
-    if (a->rows) {
-        s = cpu_want_rows(a, op, rows, err);
-        if (s == MOE_OK && a->rows->groups < 1) s = moe_fail(err, MOE_E_ARG, "%s: rows of 0 groups", op);
-        if (s == MOE_OK) s = cpu_want(&a->in[1], op, "b", MOE_F32, 2, CPU_SHAPE(a->rows->groups, width), err);
-    } else {
-        s = cpu_want(&a->in[1], op, "b", MOE_F32, 1, CPU_SHAPE(width), err);
-    }
-    return s == MOE_OK && p ? cpu_want(p, op, "p", MOE_F32, 1, CPU_SHAPE(rows), err) : s;
-}
-
 static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64_t *workspace, moe_err *err) {
     (void)dev;
-    moe_status s = cpu_want_lists(a, op, 2, 3, 1, 1, err);
-    if (s == MOE_OK) s = check(a, "y", err);
-    if (s == MOE_OK) s = cpu_want(&a->out[0], op, "y (output)", a->in[0].dtype, 2, a->in[0].shape, err);
+    moe_status s = op_check_bias(a, err);
     if (s != MOE_OK) return s;
     int64_t rows = a->in[0].shape[0], parts = cpu_blocks(rows, parts_rows(rows)) + (a->rows ? a->rows->groups : 1) - 1;
     *saved = 0;
@@ -72,7 +54,7 @@ static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64
 }
 
 static moe_status read_call(const moe_op_args *a, bias_call *c, moe_err *err) {
-    const moe_tensor *p = cpu_optional(a->in, a->n_in, 2);
+    const moe_tensor *p = op_optional(a->in, a->n_in, 2);
     *c = (bias_call){.in = &a->in[0], .out = &a->out[0], .b = a->in[1].data, .p = p ? p->data : NULL, .rows = a->rows};
     c->n_rows = c->in->shape[0];
     c->width = c->in->shape[1];
@@ -97,7 +79,7 @@ static void add_row(const bias_call *c, int64_t row, const float *b, float *room
 static void add_rows(void *arg, int64_t piece, cpu_worker *w) {
     const bias_call *c = arg;
     int64_t row = piece * c->block, end = cpu_min(c->n_rows, row + c->block);
-    const int64_t bytes = c->width * cpu_act_bytes(c->in->dtype);
+    const int64_t bytes = c->width * op_act_bytes(c->in->dtype);
     while (row < end) {
         row_run run = run_at(c, row, end);
         for (; row < run.valid; row++) add_row(c, row, c->b + run.group * c->width, w->scratch);
@@ -158,13 +140,8 @@ static void add_parts(void *arg, int64_t piece, cpu_worker *w) {
 }
 
 static moe_status backward(void *dev, const moe_op_args *a, moe_err *err) {
-    moe_status s = cpu_want_lists(a, op, 2, 3, 1, 2, err);
-    if (s == MOE_OK) s = check(a, "dy", err);
-    if (s != MOE_OK) return s;
-    const moe_tensor *p = cpu_optional(a->in, a->n_in, 2), *dp = cpu_optional(a->out, a->n_out, 1);
-    if (!p != !dp) return moe_fail(err, MOE_E_ARG, "%s: dp is given exactly where p is", op);
-    s = cpu_want(&a->out[0], op, "db", MOE_F32, a->in[1].ndim, a->in[1].shape, err);
-    if (s == MOE_OK && dp) s = cpu_want(dp, op, "dp", MOE_F32, 1, p->shape, err);
+    const moe_tensor *dp = op_optional(a->out, a->n_out, 1);
+    moe_status s = op_check_bias_backward(a, err);
     bias_call c;
     if (s == MOE_OK) s = read_call(a, &c, err);
     if (s != MOE_OK) return s;

@@ -25,41 +25,14 @@ typedef struct capacity_call {
     int32_t drop;
 } capacity_call;
 
-static moe_status check_attr(const moe_op_args *a, moe_err *err) {
-    moe_status s = cpu_want_attr(a, op, sizeof(moe_capacity_attr), err);
-    if (s != MOE_OK) return s;
-    const moe_capacity_attr *at = a->attr;
-    if (at->n_experts < 1 || at->n_experts > MOST_EXPERTS)
-        return moe_fail(err, MOE_E_UNSUPPORTED, "%s: %u experts, want 1..%u", op, at->n_experts,
-                        (uint32_t)MOST_EXPERTS);
-    if (at->drop != MOE_DROP_PROB && at->drop != MOE_DROP_POSITION)
-        return moe_fail(err, MOE_E_ARG, "%s: drop is %d, want MOE_DROP_PROB (%d) or MOE_DROP_POSITION (%d)", op,
-                        at->drop, MOE_DROP_PROB, MOE_DROP_POSITION);
-    if (at->capacity < 1)
-        return moe_fail(err, MOE_E_ARG, "%s: capacity is %lld, want >= 1", op, (long long)at->capacity);
-    if (at->scope < 1) return moe_fail(err, MOE_E_ARG, "%s: scope is %lld, want >= 1", op, (long long)at->scope);
-    return MOE_OK;
-}
-
 static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64_t *workspace, moe_err *err) {
     (void)dev;
-    moe_status s = cpu_want_lists(a, op, 2, 2, 3, 3, err);
-    if (s == MOE_OK) s = check_attr(a, err);
-    if (s == MOE_OK) s = cpu_want(&a->in[0], op, "ids", MOE_I32, 2, CPU_SHAPE(CPU_ANY, CPU_ANY), err);
+    moe_status s = op_check_capacity(a, MOST_EXPERTS, err);
     if (s != MOE_OK) return s;
-    const int64_t *shape = a->in[0].shape; /* T, k */
     const moe_capacity_attr *at = a->attr;
-    s = cpu_want(&a->in[1], op, "weights", MOE_F32, 2, shape, err);
-    if (s == MOE_OK) s = cpu_want(&a->out[0], op, "kept_ids", MOE_I32, 2, shape, err);
-    if (s == MOE_OK) s = cpu_want(&a->out[1], op, "kept_weights", MOE_F32, 2, shape, err);
-    if (s == MOE_OK) s = cpu_want(&a->out[2], op, "n", MOE_I64, 1, CPU_SHAPE(2), err);
-    if (s != MOE_OK) return s;
-    if (shape[0] % at->scope)
-        return moe_fail(err, MOE_E_ARG, "%s: %lld tokens are not a multiple of scope %lld", op, (long long)shape[0],
-                        (long long)at->scope);
     *saved = 0;
-    *workspace = (uint64_t)(shape[0] / at->scope) * 2 * sizeof(int64_t);
-    if (at->drop == MOE_DROP_PROB) *workspace += (uint64_t)cpu_elements(&a->in[0]) * sizeof(uint32_t);
+    *workspace = (uint64_t)(a->in[0].shape[0] / at->scope) * 2 * sizeof(int64_t);
+    if (at->drop == MOE_DROP_PROB) *workspace += (uint64_t)op_elements(&a->in[0]) * sizeof(uint32_t);
     return MOE_OK;
 }
 

@@ -5,15 +5,7 @@ static const char op[] = MOE_OP_CLIP_COEF;
 
 static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64_t *workspace, moe_err *err) {
     (void)dev;
-    moe_status s = cpu_want_lists(a, op, 1, 1, 1, 1, err);
-    if (s == MOE_OK) s = cpu_want(&a->in[0], op, "sum", MOE_F64, 1, CPU_SHAPE(1), err);
-    if (s == MOE_OK) s = cpu_want(&a->out[0], op, "stats", MOE_F32, 1, CPU_SHAPE(2), err);
-    if (s == MOE_OK) s = cpu_want_attr(a, op, sizeof(moe_clip_attr), err);
-    if (s != MOE_OK) return s;
-    float max_norm = ((const moe_clip_attr *)a->attr)->max_norm;
-    if (!(max_norm >= 0.0f)) return moe_fail(err, MOE_E_ARG, "%s: max_norm is %g, want >= 0", op, (double)max_norm);
-    *saved = *workspace = 0;
-    return MOE_OK;
+    return op_sizes_none(op_check_clip_coef(a, err), saved, workspace);
 }
 
 static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {

@@ -19,15 +19,7 @@ typedef struct copy_call {
 
 static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64_t *workspace, moe_err *err) {
     (void)dev;
-    moe_status s = cpu_want_lists(a, op, 1, 1, 1, 1, err);
-    if (s == MOE_OK) s = cpu_want(&a->in[0], op, "x", MOE_F32, 1, CPU_SHAPE(CPU_ANY), err);
-    if (s == MOE_OK) s = cpu_want(&a->out[0], op, "y", MOE_F32, 1, a->in[0].shape, err);
-    if (s == MOE_OK) s = cpu_want_attr(a, op, sizeof(moe_copy_attr), err);
-    if (s != MOE_OK) return s;
-    uint32_t streaming = ((const moe_copy_attr *)a->attr)->streaming;
-    if (streaming > 1) return moe_fail(err, MOE_E_ARG, "%s: streaming is %u, want 0 or 1", op, streaming);
-    *saved = *workspace = 0;
-    return MOE_OK;
+    return op_sizes_none(op_check_copy(a, err), saved, workspace);
 }
 
 /* Copies n floats past the caches. */

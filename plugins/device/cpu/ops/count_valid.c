@@ -5,12 +5,7 @@ static const char op[] = MOE_OP_COUNT_VALID;
 
 static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64_t *workspace, moe_err *err) {
     (void)dev;
-    moe_status s = cpu_want_lists(a, op, 1, 1, 1, 1, err);
-    if (s == MOE_OK) s = cpu_want(&a->in[0], op, "targets", MOE_I32, 1, CPU_SHAPE(CPU_ANY), err);
-    if (s == MOE_OK) s = cpu_want(&a->out[0], op, "count", MOE_I64, 1, CPU_SHAPE(1), err);
-    if (s != MOE_OK) return s;
-    *saved = *workspace = 0;
-    return MOE_OK;
+    return op_sizes_none(op_check_count_valid(a, err), saved, workspace);
 }
 
 static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {

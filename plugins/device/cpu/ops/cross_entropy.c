@@ -18,18 +18,10 @@ typedef struct loss_call {
 
 static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64_t *workspace, moe_err *err) {
     (void)dev;
-    moe_status s = cpu_want_lists(a, op, 2, 3, 1, 2, err);
-    if (s == MOE_OK) s = cpu_want(&a->in[0], op, "logits", CPU_ACT, 2, CPU_SHAPE(CPU_ANY, CPU_ANY), err);
-    if (s != MOE_OK) return s;
-    const moe_tensor *divisor = cpu_optional(a->in, a->n_in, 2), *dlogits = cpu_optional(a->out, a->n_out, 1);
-    const int64_t *shape = a->in[0].shape; /* T, V */
-    s = cpu_want(&a->in[1], op, "targets", MOE_I32, 1, CPU_SHAPE(shape[0]), err);
-    if (s == MOE_OK && divisor) s = cpu_want(divisor, op, "divisor", MOE_I64, 1, CPU_SHAPE(1), err);
-    if (s == MOE_OK) s = cpu_want(&a->out[0], op, "loss", MOE_F64, 1, CPU_SHAPE(1), err);
-    if (s == MOE_OK && dlogits) s = cpu_want(dlogits, op, "dlogits", a->in[0].dtype, 2, shape, err);
+    moe_status s = op_check_cross_entropy(a, err);
     if (s != MOE_OK) return s;
     *saved = 0;
-    *workspace = (uint64_t)cpu_blocks(shape[0], loss_piece_rows(shape[1])) * sizeof(double);
+    *workspace = loss_workspace(a);
     return MOE_OK;
 }
 
@@ -124,13 +116,13 @@ static void lose_rows(void *arg, int64_t piece, cpu_worker *w) {
 }
 
 static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
-    loss_call c = {.logits = &a->in[0], .dlogits = cpu_optional(a->out, a->n_out, 1), .targets = a->in[1].data};
+    loss_call c = {.logits = &a->in[0], .dlogits = op_optional(a->out, a->n_out, 1), .targets = a->in[1].data};
     c.tokens = c.logits->shape[0];
     c.width = c.logits->shape[1];
     c.parts = a->workspace;
     c.block = loss_piece_rows(c.width);
     moe_status s = loss_check_targets(op, c.targets, c.tokens, c.width, err);
-    if (s == MOE_OK) s = loss_divisor(op, cpu_optional(a->in, a->n_in, 2), c.targets, c.tokens, &c.inverse, err);
+    if (s == MOE_OK) s = loss_divisor(op, op_optional(a->in, a->n_in, 2), c.targets, c.tokens, &c.inverse, err);
     if (s != MOE_OK) return s;
     int64_t n_parts = cpu_blocks(c.tokens, c.block);
     cpu_run(dev, n_parts, lose_rows, &c);

@@ -13,55 +13,23 @@ typedef struct part_call {
     float inverse; /* 1 / divisor */
 } part_call;
 
-/* ---- checks ---- */
-/* Everything that the three have in common: logits, targets, the part. */
-static moe_status check(const moe_op_args *a, const char *op, moe_err *err) {
-    moe_vocabulary_attr part;
-    moe_status s = cpu_want(&a->in[0], op, "logits", CPU_ACT, 2, CPU_SHAPE(CPU_ANY, CPU_ANY), err);
-    if (s == MOE_OK) s = cpu_want(&a->in[1], op, "targets", MOE_I32, 1, a->in[0].shape, err);
-    if (s == MOE_OK && a->attr) s = cpu_want_attr(a, op, sizeof part, err);
-    return s == MOE_OK ? cpu_vocabulary(a->attr, op, a->in[0].shape[1], &part, err) : s;
-}
-
+/* ---- set-up ---- */
 static moe_status sizes_max(void *dev, const moe_op_args *a, uint64_t *saved, uint64_t *workspace, moe_err *err) {
-    static const char op[] = MOE_OP_CROSS_ENTROPY_MAX;
     (void)dev;
-    moe_status s = cpu_want_lists(a, op, 2, 2, 1, 1, err);
-    if (s == MOE_OK) s = check(a, op, err);
-    if (s == MOE_OK) s = cpu_want(&a->out[0], op, "largest", MOE_F32, 1, a->in[0].shape, err);
-    if (s != MOE_OK) return s;
-    *saved = *workspace = 0;
-    return MOE_OK;
+    return op_sizes_none(op_check_cross_entropy_max(a, err), saved, workspace);
 }
 
 static moe_status sizes_sum(void *dev, const moe_op_args *a, uint64_t *saved, uint64_t *workspace, moe_err *err) {
-    static const char op[] = MOE_OP_CROSS_ENTROPY_SUM;
     (void)dev;
-    moe_status s = cpu_want_lists(a, op, 3, 3, 1, 1, err);
-    if (s == MOE_OK) s = check(a, op, err);
-    if (s == MOE_OK) s = cpu_want(&a->in[2], op, "largest", MOE_F32, 1, a->in[0].shape, err);
-    if (s == MOE_OK) s = cpu_want(&a->out[0], op, "sums", MOE_F64, 2, CPU_SHAPE(a->in[0].shape[0], 2), err);
-    if (s != MOE_OK) return s;
-    *saved = *workspace = 0;
-    return MOE_OK;
+    return op_sizes_none(op_check_cross_entropy_sum(a, err), saved, workspace);
 }
 
 static moe_status sizes_end(void *dev, const moe_op_args *a, uint64_t *saved, uint64_t *workspace, moe_err *err) {
-    static const char op[] = MOE_OP_CROSS_ENTROPY_END;
     (void)dev;
-    moe_status s = cpu_want_lists(a, op, 4, 5, 1, 2, err);
-    if (s == MOE_OK) s = check(a, op, err);
-    if (s != MOE_OK) return s;
-    const moe_tensor *divisor = cpu_optional(a->in, a->n_in, 4), *dlogits = cpu_optional(a->out, a->n_out, 1);
-    const int64_t *shape = a->in[0].shape; /* T, V */
-    s = cpu_want(&a->in[2], op, "largest", MOE_F32, 1, shape, err);
-    if (s == MOE_OK) s = cpu_want(&a->in[3], op, "sums", MOE_F64, 2, CPU_SHAPE(shape[0], 2), err);
-    if (s == MOE_OK && divisor) s = cpu_want(divisor, op, "divisor", MOE_I64, 1, CPU_SHAPE(1), err);
-    if (s == MOE_OK) s = cpu_want(&a->out[0], op, "loss", MOE_F64, 1, CPU_SHAPE(1), err);
-    if (s == MOE_OK && dlogits) s = cpu_want(dlogits, op, "dlogits", a->in[0].dtype, 2, shape, err);
+    moe_status s = op_check_cross_entropy_end(a, err);
     if (s != MOE_OK) return s;
     *saved = 0;
-    *workspace = (uint64_t)cpu_blocks(shape[0], loss_piece_rows(shape[1])) * sizeof(double);
+    *workspace = loss_workspace(a);
     return MOE_OK;
 }
 
@@ -71,9 +39,10 @@ static moe_status begin(const moe_op_args *a, const char *op, part_call *c, moe_
     c->tokens = c->logits->shape[0];
     c->width = c->logits->shape[1];
     c->block = loss_piece_rows(c->width);
-    moe_status s = cpu_vocabulary(a->attr, op, c->width, &part, err);
+    moe_status s = op_vocabulary(a->attr, op, c->width, &part, err);
+    if (s != MOE_OK) return s;
     c->first = part.first;
-    return s == MOE_OK ? loss_check_targets(op, c->targets, c->tokens, part.whole, err) : s;
+    return loss_check_targets(op, c->targets, c->tokens, part.whole, err);
 }
 
 /* ---- the largest logit ---- */
@@ -165,9 +134,9 @@ static void end_rows(void *arg, int64_t piece, cpu_worker *w) {
 static moe_status forward_end(void *dev, const moe_op_args *a, moe_err *err) {
     part_call c;
     moe_status s = begin(a, MOE_OP_CROSS_ENTROPY_END, &c, err);
-    if (s == MOE_OK) s = loss_divisor(c.op, cpu_optional(a->in, a->n_in, 4), c.targets, c.tokens, &c.inverse, err);
+    if (s == MOE_OK) s = loss_divisor(c.op, op_optional(a->in, a->n_in, 4), c.targets, c.tokens, &c.inverse, err);
     if (s != MOE_OK) return s;
-    c.dlogits = cpu_optional(a->out, a->n_out, 1);
+    c.dlogits = op_optional(a->out, a->n_out, 1);
     c.largest = a->in[2].data;
     c.sums = a->in[3].data;
     c.losses = a->workspace;

@@ -20,23 +20,13 @@ ACT_INLINE int64_t row_of(const embed_call *c, int64_t t) {
 
 static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64_t *workspace, moe_err *err) {
     (void)dev;
-    moe_status s = cpu_want_lists(a, op, 2, 2, 1, 1, err);
-    if (s == MOE_OK) s = cpu_want(&a->in[0], op, "ids", MOE_I32, 1, CPU_SHAPE(CPU_ANY), err);
-    if (s == MOE_OK) s = cpu_want(&a->in[1], op, "table", CPU_ACT, 2, CPU_SHAPE(CPU_ANY, CPU_ANY), err);
-    if (s == MOE_OK)
-        s = cpu_want(&a->out[0], op, "x", a->in[1].dtype, 2, CPU_SHAPE(a->in[0].shape[0], a->in[1].shape[1]), err);
-    if (s == MOE_OK && a->attr) s = cpu_want_attr(a, op, sizeof(moe_vocabulary_attr), err);
-    moe_vocabulary_attr part;
-    if (s == MOE_OK) s = cpu_vocabulary(a->attr, op, a->in[1].shape[0], &part, err);
-    if (s != MOE_OK) return s;
-    *saved = *workspace = 0;
-    return MOE_OK;
+    return op_sizes_none(op_check_embed(a, err), saved, workspace);
 }
 
 /* The call on a table of `rows` rows; every id is a word. */
 static moe_status begin(const moe_op_args *a, const moe_tensor *table, embed_call *c, moe_err *err) {
     moe_vocabulary_attr part;
-    moe_status s = cpu_vocabulary(a->attr, op, table->shape[0], &part, err);
+    moe_status s = op_vocabulary(a->attr, op, table->shape[0], &part, err);
     if (s != MOE_OK) return s;
     *c = (embed_call){.ids = a->in[0].data,
                       .tokens = a->in[0].shape[0],
@@ -52,7 +42,7 @@ static moe_status begin(const moe_op_args *a, const moe_tensor *table, embed_cal
 static void copy_rows(void *arg, int64_t piece, cpu_worker *w) {
     const embed_call *c = arg;
     (void)w;
-    int64_t bytes = c->width * cpu_act_bytes(c->table->dtype);
+    int64_t bytes = c->width * op_act_bytes(c->table->dtype);
     int64_t end = cpu_min(c->tokens, (piece + 1) * c->block);
     for (int64_t t = piece * c->block; t < end; t++) {
         int64_t row = row_of(c, t), next = t + AHEAD < c->tokens ? row_of(c, t + AHEAD) : -1;
@@ -104,11 +94,7 @@ static void add_columns(void *arg, int64_t piece, cpu_worker *w) {
 }
 
 static moe_status backward(void *dev, const moe_op_args *a, moe_err *err) {
-    moe_status s = cpu_want_lists(a, op, 2, 2, 1, 1, err);
-    if (s == MOE_OK) s = cpu_want(&a->in[0], op, "ids", MOE_I32, 1, CPU_SHAPE(CPU_ANY), err);
-    if (s == MOE_OK) s = cpu_want(&a->out[0], op, "dtable", MOE_F32, 2, CPU_SHAPE(CPU_ANY, CPU_ANY), err);
-    if (s == MOE_OK)
-        s = cpu_want(&a->in[1], op, "dx", CPU_ACT, 2, CPU_SHAPE(a->in[0].shape[0], a->out[0].shape[1]), err);
+    moe_status s = op_check_embed_backward(a, err);
     embed_call c;
     if (s == MOE_OK) s = begin(a, &a->out[0], &c, err);
     if (s != MOE_OK) return s;

@@ -21,47 +21,11 @@ static int64_t block_pairs(int64_t pairs) {
     return block < LEAST_PAIRS ? LEAST_PAIRS : block;
 }
 
-static int64_t min_rows(const moe_expert_rows_attr *at) {
-    return MOE_REACH(at, moe_expert_rows_attr, min_rows) ? at->min_rows : 0;
-}
-
-static moe_status check_attr(const moe_op_args *a, moe_err *err) {
-    moe_status s = cpu_want_attr(a, op, offsetof(moe_expert_rows_attr, min_rows), err);
-    if (s != MOE_OK) return s;
-    const moe_expert_rows_attr *at = a->attr;
-    if (at->groups == 0 || (uint64_t)at->first + at->groups > at->n_experts)
-        return moe_fail(err, MOE_E_ARG, "%s: %u experts from %u on, want at least one and all below %u", op, at->groups,
-                        at->first, at->n_experts);
-    if (at->align < 1) return moe_fail(err, MOE_E_ARG, "%s: align is %lld, want >= 1", op, (long long)at->align);
-    if (min_rows(at) < 0)
-        return moe_fail(err, MOE_E_ARG, "%s: min_rows is %lld, want >= 0", op, (long long)min_rows(at));
-    return MOE_OK;
-}
-
-/* The rows that the experts take in any case fit: what a call adds to them is seen by the call. */
-static moe_status check_least(const moe_expert_rows_attr *at, int64_t rows, moe_err *err) {
-    int64_t padded, all;
-    if (!__builtin_add_overflow(min_rows(at), at->align - 1, &padded) &&
-        !__builtin_mul_overflow(padded / at->align * at->align, (int64_t)at->groups, &all) && all <= rows)
-        return MOE_OK;
-    return moe_fail(err, MOE_E_ARG, "%s: %u experts of at least %lld rows (aligned to %lld), row_slot has %lld", op,
-                    at->groups, (long long)min_rows(at), (long long)at->align, (long long)rows);
-}
-
 static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64_t *workspace, moe_err *err) {
     (void)dev;
-    moe_status s = cpu_want_lists(a, op, 1, 1, 4, 4, err);
-    if (s == MOE_OK) s = check_attr(a, err);
-    if (s == MOE_OK) s = cpu_want(&a->in[0], op, "ids", MOE_I32, 2, CPU_SHAPE(CPU_ANY, CPU_ANY), err);
+    moe_status s = op_check_expert_rows(a, err);
     if (s != MOE_OK) return s;
-    int64_t groups = ((const moe_expert_rows_attr *)a->attr)->groups;
-    s = cpu_want(&a->out[0], op, "slot_row", MOE_I64, 2, a->in[0].shape, err);
-    if (s == MOE_OK) s = cpu_want(&a->out[1], op, "row_slot", MOE_I64, 1, CPU_SHAPE(CPU_ANY), err);
-    if (s == MOE_OK) s = cpu_want(&a->out[2], op, "offsets", MOE_I64, 1, CPU_SHAPE(groups + 1), err);
-    if (s == MOE_OK) s = cpu_want(&a->out[3], op, "counts", MOE_I64, 1, CPU_SHAPE(groups), err);
-    if (s == MOE_OK) s = check_least(a->attr, a->out[1].shape[0], err);
-    if (s != MOE_OK) return s;
-    int64_t pairs = cpu_elements(&a->in[0]);
+    int64_t pairs = op_elements(&a->in[0]), groups = ((const moe_expert_rows_attr *)a->attr)->groups;
     *saved = 0;
     *workspace = (uint64_t)(cpu_blocks(pairs, block_pairs(pairs)) * groups) * sizeof(int64_t);
     return MOE_OK;
@@ -154,7 +118,7 @@ static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
     c.offsets = a->out[2].data;
     c.counts = a->out[3].data;
     c.next = a->workspace;
-    c.pairs = cpu_elements(&a->in[0]);
+    c.pairs = op_elements(&a->in[0]);
     c.k = a->in[0].shape[1];
     c.rows = a->out[1].shape[0];
     c.block = block_pairs(c.pairs);
@@ -162,7 +126,7 @@ static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
     c.first = at->first;
     c.groups = at->groups;
     c.align = at->align;
-    c.least = min_rows(at);
+    c.least = op_expert_rows_least(at);
     int64_t bad = cpu_find_i32(c.ids, c.pairs, -1, at->n_experts);
     if (bad >= 0)
         return moe_fail(err, MOE_E_DATA, "%s: token %lld slot %lld has expert %d, want -1 or below %u", op,

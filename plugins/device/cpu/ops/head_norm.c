@@ -14,41 +14,13 @@ typedef struct head_call {
     float eps;
 } head_call;
 
-static moe_status check_attr(const moe_op_args *a, int64_t row, moe_err *err) {
-    moe_status s = cpu_want_attr(a, op, sizeof(moe_head_norm_attr), err);
-    if (s != MOE_OK) return s;
-    const moe_head_norm_attr *at = a->attr;
-    int64_t end;
-    if (!(at->eps >= 0.0f) || isinf(at->eps)) return moe_fail(err, MOE_E_ARG, "%s: eps is %g", op, (double)at->eps);
-    if (at->width < 1 || at->width > CPU_SCRATCH_FLOATS / 4)
-        return moe_fail(err, MOE_E_UNSUPPORTED, "%s: segments of %lld elements, want 1..%lld", op, (long long)at->width,
-                        (long long)(CPU_SCRATCH_FLOATS / 4));
-    if (at->first < 0 || at->segments < 1 || __builtin_mul_overflow(at->segments, at->width, &end) ||
-        __builtin_add_overflow(end, at->first, &end) || end > row)
-        return moe_fail(err, MOE_E_ARG, "%s: %lld segments of %lld elements from %lld on do not lie in rows of %lld",
-                        op, (long long)at->segments, (long long)at->width, (long long)at->first, (long long)row);
-    return MOE_OK;
-}
-
-/* x, w and x in place; the gradient goes through the same tensors. */
-static moe_status check(const moe_op_args *a, const char *x, moe_err *err) {
-    char output[32];
-    moe_status s = cpu_want(&a->in[0], op, x, CPU_ACT, 2, CPU_SHAPE(CPU_ANY, CPU_ANY), err);
-    if (s == MOE_OK) s = check_attr(a, a->in[0].shape[1], err);
-    if (s != MOE_OK) return s;
-    snprintf(output, sizeof output, "%s (output)", x);
-    s = cpu_want(&a->in[1], op, "w", MOE_F32, 1, CPU_SHAPE(((const moe_head_norm_attr *)a->attr)->width), err);
-    return s == MOE_OK ? cpu_want(&a->out[0], op, output, a->in[0].dtype, 2, a->in[0].shape, err) : s;
-}
-
 static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64_t *workspace, moe_err *err) {
     (void)dev;
-    moe_status s = cpu_want_lists(a, op, 2, 2, 1, 1, err);
-    if (s == MOE_OK) s = check(a, "x", err);
+    moe_status s = op_check_head_norm(a, NORM_MOST, err);
     if (s != MOE_OK) return s;
     const moe_head_norm_attr *at = a->attr;
     int64_t tokens = a->in[0].shape[0], elements = tokens * at->segments * at->width;
-    *saved = (uint64_t)(tokens * at->segments) * sizeof(float) + (uint64_t)(elements * cpu_act_bytes(a->in[0].dtype));
+    *saved = (uint64_t)(tokens * at->segments) * sizeof(float) + (uint64_t)(elements * op_act_bytes(a->in[0].dtype));
     *workspace = (uint64_t)(cpu_blocks(tokens, parts_rows(tokens)) * at->width) * sizeof(float);
     return MOE_OK;
 }
@@ -70,7 +42,7 @@ static head_call read_call(const moe_op_args *a) {
 
 /* The whole row where the output is another buffer: what is not in a segment passes. */
 static void pass_row(const head_call *c, int64_t t) {
-    int64_t bytes = c->row * cpu_act_bytes(c->in->dtype);
+    int64_t bytes = c->row * op_act_bytes(c->in->dtype);
     if (c->in->data != c->out->data)
         memcpy((char *)c->out->data + t * bytes, (const char *)c->in->data + t * bytes, (size_t)bytes);
 }
@@ -201,9 +173,7 @@ static void norm_rows_backward(void *arg, int64_t piece, cpu_worker *w) {
 }
 
 static moe_status backward(void *dev, const moe_op_args *a, moe_err *err) {
-    moe_status s = cpu_want_lists(a, op, 2, 2, 2, 2, err);
-    if (s == MOE_OK) s = check(a, "dx", err);
-    if (s == MOE_OK) s = cpu_want(&a->out[1], op, "dw", MOE_F32, 1, a->in[1].shape, err);
+    moe_status s = op_check_head_norm_backward(a, NORM_MOST, err);
     if (s != MOE_OK) return s;
     head_call c = read_call(a);
     c.dw = a->out[1].data;

@@ -18,26 +18,9 @@ typedef struct jitter_call {
     int add; /* out += instead of = */
 } jitter_call;
 
-static moe_status check(const moe_op_args *a, const char *in, const char *out, moe_err *err) {
-    moe_status s = cpu_want_lists(a, op, 1, 1, 1, 1, err);
-    if (s == MOE_OK) s = cpu_want_attr(a, op, sizeof(moe_jitter_attr), err);
-    if (s == MOE_OK) s = cpu_want(&a->in[0], op, in, CPU_ACT, 2, CPU_SHAPE(CPU_ANY, CPU_ANY), err);
-    if (s == MOE_OK) s = cpu_want(&a->out[0], op, out, a->in[0].dtype, 2, a->in[0].shape, err);
-    if (s != MOE_OK) return s;
-    const moe_jitter_attr *at = a->attr;
-    if (!(at->eps >= 0.0f && at->eps < 1.0f))
-        return moe_fail(err, MOE_E_ARG, "%s: eps is %g, want at least 0 and below 1", op, (double)at->eps);
-    if (at->first_token < 0)
-        return moe_fail(err, MOE_E_ARG, "%s: first_token is %lld, want at least 0", op, (long long)at->first_token);
-    return MOE_OK;
-}
-
 static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64_t *workspace, moe_err *err) {
     (void)dev;
-    moe_status s = check(a, "x", "y", err);
-    if (s != MOE_OK) return s;
-    *saved = *workspace = 0;
-    return MOE_OK;
+    return op_sizes_none(op_check_jitter(a, err), saved, workspace);
 }
 
 /* factor [4 blocks]: the numbers of generator elements [element, element + blocks). room [4,BLOCKS]. */
@@ -102,7 +85,7 @@ static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
 }
 
 static moe_status backward(void *dev, const moe_op_args *a, moe_err *err) {
-    moe_status s = check(a, "dy", "dx", err);
+    moe_status s = op_check_jitter_backward(a, err);
     return s == MOE_OK ? run(dev, a, 1, err) : s;
 }
 

@@ -12,14 +12,7 @@ typedef struct join_call {
 
 static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64_t *workspace, moe_err *err) {
     (void)dev;
-    moe_status s = cpu_want_lists(a, op, 1, 1, 1, 1, err);
-    if (s == MOE_OK) s = cpu_want(&a->in[0], op, "x", CPU_ACT, 3, CPU_SHAPE(CPU_ANY, CPU_ANY, CPU_ANY), err);
-    if (s != MOE_OK) return s;
-    const int64_t *shape = a->in[0].shape; /* n, T, w */
-    s = cpu_want(&a->out[0], op, "y", a->in[0].dtype, 2, CPU_SHAPE(shape[1], shape[0] * shape[2]), err);
-    if (s != MOE_OK) return s;
-    *saved = *workspace = 0;
-    return MOE_OK;
+    return op_sizes_none(op_check_join(a, err), saved, workspace);
 }
 
 static void join_rows(void *arg, int64_t piece, cpu_worker *w) {
@@ -38,7 +31,7 @@ static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
                    a->out[0].data,
                    shape[0],
                    shape[1],
-                   shape[2] * cpu_act_bytes(a->in[0].dtype),
+                   shape[2] * op_act_bytes(a->in[0].dtype),
                    cpu_piece_rows(shape[0] * shape[2])};
     (void)err;
     cpu_run(dev, cpu_blocks(c.tokens, c.block), join_rows, &c);

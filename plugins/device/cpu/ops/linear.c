@@ -1,63 +1,14 @@
-/* moe.linear/0: products of linear layers and of experts, in the roles fprop, dgrad and wgrad. Here: shapes, groups and
- * padding rows; the arithmetic is product.c. Valid rows only are multiplied; padding rows of an output are set to zero
+/* moe.linear/0: products of linear layers and of experts, in the roles fprop, dgrad and wgrad. Here: groups and padding
+ * rows; the arithmetic is product.c. Valid rows only are multiplied; padding rows of an output are set to zero
  * and never read, so that a dispatcher's padding cannot spoil a weight gradient. */
 #include "product.h"
 
 #define OP MOE_OP_LINEAR
 
-/* What a call says, all roles alike. */
-typedef struct linear_sizes {
-    int32_t role;
-    uint32_t accumulate;
-    int64_t m, n, k, groups; /* groups: 0 = dense */
-} linear_sizes;
-
-static moe_status check_operands(const moe_op_args *a, const linear_sizes *z, moe_err *err) {
-    static const char *const names[][3] = {{"x", "w", "y"}, {"dy", "w", "dx"}, {"dy", "x", "dw"}};
-    const int64_t x[2] = {z->m, z->k}, y[2] = {z->m, z->n};
-    int64_t w[3] = {z->groups, z->n, z->k};
-    int32_t w_dims = z->groups ? 3 : 2;
-    const int64_t *w_shape = z->groups ? w : w + 1;
-    const char *const *name = names[z->role];
-    const moe_tensor *in = a->in, *out = a->out;
-    moe_status s = cpu_want(&in[0], OP, name[0], CPU_ACT, 2, z->role == MOE_FPROP ? x : y, err);
-    if (s != MOE_OK) return s;
-    if (z->role == MOE_WGRAD)
-        s = cpu_want(&in[1], OP, name[1], in[0].dtype, 2, x, err);
-    else
-        s = cpu_want(&in[1], OP, name[1], in[0].dtype, w_dims, w_shape, err);
-    if (s != MOE_OK) return s;
-    if (z->role == MOE_WGRAD) return cpu_want(&out[0], OP, name[2], MOE_F32, w_dims, w_shape, err);
-    int32_t dtype = out[0].dtype == MOE_F32 ? MOE_F32 : in[0].dtype;
-    return cpu_want(&out[0], OP, name[2], dtype, 2, z->role == MOE_FPROP ? y : x, err);
-}
-
-/* Reads M, N, K from the operands that have them and checks everything else against that. */
-static moe_status read_sizes(const moe_op_args *a, linear_sizes *z, moe_err *err) {
-    moe_status s = cpu_want_attr(a, OP, sizeof(moe_linear_attr), err);
-    if (s == MOE_OK) s = cpu_want_lists(a, OP, 2, 2, 1, 1, err);
-    if (s != MOE_OK) return s;
-    const moe_linear_attr *attr = a->attr;
-    if (attr->role < MOE_FPROP || attr->role > MOE_WGRAD)
-        return moe_fail(err, MOE_E_ARG, OP ": role is %d, want 0 (fprop), 1 (dgrad) or 2 (wgrad)", attr->role);
-    if (attr->accumulate > 1) return moe_fail(err, MOE_E_ARG, OP ": accumulate is %u, want 0 or 1", attr->accumulate);
-    const moe_tensor *first = &a->in[0], *second = &a->in[1];
-    if (first->ndim != 2) return moe_fail(err, MOE_E_ARG, OP ": the first input has ndim %d, want 2", first->ndim);
-    if (second->ndim < 2 || second->ndim > 3)
-        return moe_fail(err, MOE_E_ARG, OP ": the second input has ndim %d, want 2 or 3", second->ndim);
-    int64_t inner = second->shape[second->ndim - 1], outer = second->shape[second->ndim - 2];
-    *z = (linear_sizes){.role = attr->role, .accumulate = attr->accumulate, .m = first->shape[0], .k = inner};
-    z->n = attr->role == MOE_FPROP ? outer : first->shape[1];
-    z->groups = a->rows ? (int64_t)a->rows->groups : 0;
-    if (a->rows && z->groups == 0) return moe_fail(err, MOE_E_ARG, OP ": rows has 0 groups");
-    if (a->rows) s = cpu_want_rows(a, OP, z->m, err);
-    return s == MOE_OK ? check_operands(a, z, err) : s;
-}
-
 static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64_t *workspace, moe_err *err) {
     (void)dev;
-    linear_sizes z;
-    moe_status s = read_sizes(a, &z, err);
+    op_linear_sizes z;
+    moe_status s = op_check_linear(a, &z, err);
     if (s != MOE_OK) return s;
     *saved = 0;
     *workspace = z.groups ? (uint64_t)(z.groups + PRODUCT_ROOM(z.groups)) * sizeof(int64_t) : 0; /* counts, room */
@@ -119,8 +70,8 @@ static moe_status run_grouped(cpu_device *dev, const moe_op_args *a, product *p,
 }
 
 static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
-    linear_sizes z;
-    moe_status s = read_sizes(a, &z, err);
+    op_linear_sizes z;
+    moe_status s = op_check_linear(a, &z, err);
     if (s != MOE_OK) return s;
     product p = {.role = z.role, .accumulate = z.accumulate, .n = z.n, .k = z.k, .groups = z.groups};
     p.a = a->in[0];

@@ -10,6 +10,12 @@ static inline int64_t loss_piece_rows(int64_t width) {
     return width >= LOSS_PIECE || width <= 0 ? 1 : LOSS_PIECE / width;
 }
 
+/* Bytes for the loss of each piece of the logits in[0]. */
+static inline uint64_t loss_workspace(const moe_op_args *a) {
+    const int64_t *shape = a->in[0].shape; /* T, V */
+    return (uint64_t)cpu_blocks(shape[0], loss_piece_rows(shape[1])) * sizeof(double);
+}
+
 /* d[i] = e[i] * scale for n elements; d may be e. */
 ACT_INLINE void loss_scale(void *d, const float *e, float scale, int64_t n, int narrow) {
     int64_t i = 0;

@@ -3,47 +3,12 @@
 #include "args.h"
 
 static const char op[] = MOE_OP_MLA_PACK;
-enum { MOST = 1 << 18 }; /* heads, or elements of a part: two rotary parts fit scratch, products stay below 2^63 */
+_Static_assert(2 * OP_MLA_MOST <= CPU_SCRATCH_FLOATS, "two rotary parts fit scratch");
 
 typedef struct pack_call {
     const moe_tensor *q, *kv, *k_rope, *qkv; /* [T,n(a+r)], [T,n(a+v)], [T,r], [T,2n(a+r)+nv], all act */
     int64_t tokens, heads, nope, rope, v, block;
 } pack_call;
-
-static moe_status check_attr(const moe_op_args *a, moe_err *err) {
-    moe_status s = cpu_want_attr(a, op, offsetof(moe_mla_pack_attr, reserved), err);
-    if (s != MOE_OK) return s;
-    const moe_mla_pack_attr *at = a->attr;
-    const struct {
-        const char *name;
-        uint32_t is;
-    } sizes[] = {{"heads", at->heads}, {"nope", at->nope}, {"rope", at->rope}, {"v_dim", at->v_dim}};
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
-        if (sizes[i].is < 1 || sizes[i].is > MOST)
-            return moe_fail(err, MOE_E_ARG, "%s: %s is %u, want 1..%d", op, sizes[i].name, sizes[i].is, MOST);
-    return MOE_OK;
-}
-
-/* The four tensors by the attribute; qkv first, it gives T and the type. prefix: "" or "d". */
-static moe_status check(const pack_call *c, const char *prefix, moe_err *err) {
-    const int64_t qk = c->heads * (c->nope + c->rope);
-    const struct {
-        const char *name;
-        const moe_tensor *t;
-        int64_t columns;
-    } wanted[] = {{"qkv", c->qkv, 2 * qk + c->heads * c->v},
-                  {"q", c->q, qk},
-                  {"kv", c->kv, c->heads * (c->nope + c->v)},
-                  {"k_rope", c->k_rope, c->rope}};
-    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
-        char name[16];
-        snprintf(name, sizeof name, "%s%s", prefix, wanted[i].name);
-        moe_status s = cpu_want(wanted[i].t, op, name, i ? c->qkv->dtype : CPU_ACT, 2,
-                                CPU_SHAPE(i ? c->qkv->shape[0] : CPU_ANY, wanted[i].columns), err);
-        if (s != MOE_OK) return s;
-    }
-    return MOE_OK;
-}
 
 static pack_call read_call(const moe_op_args *a, const moe_tensor *parts, const moe_tensor *qkv) {
     const moe_mla_pack_attr *at = a->attr;
@@ -59,14 +24,7 @@ static pack_call read_call(const moe_op_args *a, const moe_tensor *parts, const 
 
 static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64_t *workspace, moe_err *err) {
     (void)dev;
-    moe_status s = cpu_want_lists(a, op, 3, 3, 1, 1, err);
-    if (s == MOE_OK) s = check_attr(a, err);
-    if (s != MOE_OK) return s;
-    const pack_call c = read_call(a, a->in, a->out);
-    s = check(&c, "", err);
-    if (s != MOE_OK) return s;
-    *saved = *workspace = 0;
-    return MOE_OK;
+    return op_sizes_none(op_check_mla_pack(a, err), saved, workspace);
 }
 
 /* Copies n elements of `bytes` bytes; returns where the destination ends. */
@@ -78,7 +36,7 @@ static char *put(char *to, const char *from, int64_t n, int64_t bytes) {
 static void pack_rows(void *arg, int64_t piece, cpu_worker *w) {
     const pack_call *c = arg;
     (void)w;
-    const int64_t b = cpu_act_bytes(c->qkv->dtype), qk = c->heads * (c->nope + c->rope), step = (c->nope + c->v) * b;
+    const int64_t b = op_act_bytes(c->qkv->dtype), qk = c->heads * (c->nope + c->rope), step = (c->nope + c->v) * b;
     int64_t end = cpu_min(c->tokens, (piece + 1) * c->block);
     for (int64_t t = piece * c->block; t < end; t++) {
         const char *kv = (const char *)c->kv->data + t * c->heads * step; /* [n,a+v] */
@@ -114,7 +72,7 @@ static void sum_rope(const pack_call *c, int64_t t, int64_t at, float *room) {
 
 static void unpack_rows(void *arg, int64_t piece, cpu_worker *w) {
     const pack_call *c = arg;
-    const int64_t b = cpu_act_bytes(c->qkv->dtype), k = c->nope + c->rope, qk = c->heads * k;
+    const int64_t b = op_act_bytes(c->qkv->dtype), k = c->nope + c->rope, qk = c->heads * k;
     int64_t end = cpu_min(c->tokens, (piece + 1) * c->block);
     for (int64_t t = piece * c->block; t < end; t++) {
         const int64_t at = t * (2 * qk + c->heads * c->v); /* of the row, in elements */
@@ -130,12 +88,9 @@ static void unpack_rows(void *arg, int64_t piece, cpu_worker *w) {
 }
 
 static moe_status backward(void *dev, const moe_op_args *a, moe_err *err) {
-    moe_status s = cpu_want_lists(a, op, 1, 1, 3, 3, err);
-    if (s == MOE_OK) s = check_attr(a, err);
+    moe_status s = op_check_mla_pack_backward(a, err);
     if (s != MOE_OK) return s;
     pack_call c = read_call(a, a->out, a->in);
-    s = check(&c, "d", err);
-    if (s != MOE_OK) return s;
     cpu_run(dev, cpu_blocks(c.tokens, c.block), unpack_rows, &c);
     return MOE_OK;
 }

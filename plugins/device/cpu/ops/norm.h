@@ -4,6 +4,8 @@
 #include "act.h"
 #include "parts.h"
 
+enum { NORM_MOST = CPU_SCRATCH_FLOATS / 4 }; /* elements that are normalised together */
+
 /* Elements [i, i + n) of a row or segment: part += dy xhat; returns g x. */
 ACT_INLINE vm_vector norm_differentiate(const void *dy, const void *x, const float *w, float rstd, float *part,
                                         int64_t i, int64_t n, int narrow) {

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "../check.h"
+#include "../../common/ops.h"
 #include "../cpu.h"
 #include "list.h"
 
@@ -17,11 +17,6 @@
 #define CPU_PASTE(a, b) CPU_PASTE2(a, b)
 #define CPU_SYMBOL(name) CPU_PASTE(name, CPU_ISA)        /* a global of this instruction set */
 #define CPU_OP(name) CPU_SYMBOL(CPU_PASTE(cpu_op, name)) /* cpu_op_<name>_<isa> */
-
-/* Bytes of one element of an act tensor. */
-static inline int64_t cpu_act_bytes(int32_t dtype) {
-    return dtype == MOE_BF16 ? 2 : 4;
-}
 
 /* ---- BF16: the upper half of an FP32 ---- */
 static inline float cpu_from_bf16(uint16_t h) {
@@ -69,7 +64,7 @@ static inline void cpu_store(const moe_tensor *t, int64_t at, int64_t n, const f
 }
 /* Sets n elements to zero. */
 static inline void cpu_zero(const moe_tensor *t, int64_t at, int64_t n) {
-    int64_t bytes = cpu_act_bytes(t->dtype);
+    int64_t bytes = op_act_bytes(t->dtype);
     if (n > 0) memset((char *)t->data + at * bytes, 0, (size_t)(n * bytes));
 }
 

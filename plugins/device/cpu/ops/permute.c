@@ -17,23 +17,7 @@ typedef struct permute_call {
 
 static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64_t *workspace, moe_err *err) {
     (void)dev;
-    moe_status s = cpu_want_lists(a, op, 2, 3, 1, 2, err);
-    if (s == MOE_OK) s = cpu_want_attr(a, op, sizeof(moe_permute_attr), err);
-    if (s == MOE_OK) s = cpu_want(&a->in[0], op, "x", CPU_ACT, 2, CPU_SHAPE(CPU_ANY, CPU_ANY), err);
-    if (s == MOE_OK) s = cpu_want(&a->in[1], op, "row_slot", MOE_I64, 1, CPU_SHAPE(CPU_ANY), err);
-    if (s != MOE_OK) return s;
-    const moe_tensor *from = cpu_optional(a->in, a->n_in, 2), *to = cpu_optional(a->out, a->n_out, 1);
-    int64_t tokens = a->in[0].shape[0], width = a->in[0].shape[1], rows = a->in[1].shape[0];
-    int64_t k = ((const moe_permute_attr *)a->attr)->k;
-    if (k < 1) return moe_fail(err, MOE_E_ARG, "%s: k is 0", op);
-    if (!from != !to) return moe_fail(err, MOE_E_ARG, "%s: row_scalar is given exactly where slot_scalar is", op);
-    s = cpu_want(&a->out[0], op, "y", a->in[0].dtype, 2, CPU_SHAPE(rows, width), err);
-    if (s == MOE_OK && from) s = cpu_want(from, op, "slot_scalar", MOE_F32, 2, CPU_SHAPE(tokens, k), err);
-    if (s == MOE_OK && to) s = cpu_want(to, op, "row_scalar", MOE_F32, 1, CPU_SHAPE(rows), err);
-    if (s == MOE_OK) s = cpu_want_rows(a, op, rows, err);
-    if (s != MOE_OK) return s;
-    *saved = *workspace = 0;
-    return MOE_OK;
+    return op_sizes_none(op_check_permute(a, err), saved, workspace);
 }
 
 /* Where the row of a slot is read. */
@@ -59,12 +43,12 @@ static void copy_rows(void *arg, int64_t piece, cpu_worker *w) {
 }
 
 static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
-    const moe_tensor *from = cpu_optional(a->in, a->n_in, 2), *to = cpu_optional(a->out, a->n_out, 1);
+    const moe_tensor *from = op_optional(a->in, a->n_in, 2), *to = op_optional(a->out, a->n_out, 1);
     permute_call c = {.x = a->in[0].data, .y = a->out[0].data, .row_slot = a->in[1].data};
     c.slot_scalar = from ? from->data : NULL;
     c.row_scalar = to ? to->data : NULL;
     c.k = ((const moe_permute_attr *)a->attr)->k;
-    c.bytes = a->in[0].shape[1] * cpu_act_bytes(a->in[0].dtype);
+    c.bytes = a->in[0].shape[1] * op_act_bytes(a->in[0].dtype);
     c.block = cpu_piece_rows(a->in[0].shape[1]);
     moe_status s = cpu_rows_read(a->rows, op, &c.rows, err);
     if (s != MOE_OK) return s;

@@ -13,30 +13,11 @@ typedef struct norm_call {
     float eps;
 } norm_call;
 
-static moe_status check_width(int64_t width, moe_err *err) {
-    if (width >= 1 && width <= CPU_SCRATCH_FLOATS / 4) return MOE_OK;
-    return moe_fail(err, MOE_E_UNSUPPORTED, "%s: rows of %lld elements, want 1..%lld", op, (long long)width,
-                    (long long)(CPU_SCRATCH_FLOATS / 4));
-}
-
 static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64_t *workspace, moe_err *err) {
     (void)dev;
-    moe_status s = cpu_want_lists(a, op, 3, 3, 2, 2, err);
-    if (s == MOE_OK) s = cpu_want(&a->in[0], op, "a", CPU_ACT, 2, CPU_SHAPE(CPU_ANY, CPU_ANY), err);
+    moe_status s = op_check_rmsnorm(a, NORM_MOST, err);
     if (s != MOE_OK) return s;
-    int32_t act = a->in[0].dtype;
     const int64_t *shape = a->in[0].shape; /* T, h */
-    if (cpu_present(&a->in[1]) != cpu_present(&a->out[0]))
-        return moe_fail(err, MOE_E_ARG, "%s: s is given exactly where b is", op);
-    if (cpu_present(&a->in[1])) s = cpu_want(&a->in[1], op, "b", act, 2, shape, err);
-    if (s == MOE_OK) s = cpu_want(&a->in[2], op, "w", MOE_F32, 1, CPU_SHAPE(shape[1]), err);
-    if (s == MOE_OK && cpu_present(&a->out[0])) s = cpu_want(&a->out[0], op, "s", act, 2, shape, err);
-    if (s == MOE_OK) s = cpu_want(&a->out[1], op, "y", act, 2, shape, err);
-    if (s == MOE_OK) s = cpu_want_attr(a, op, sizeof(moe_rmsnorm_attr), err);
-    if (s == MOE_OK) s = check_width(shape[1], err);
-    if (s != MOE_OK) return s;
-    float eps = ((const moe_rmsnorm_attr *)a->attr)->eps;
-    if (!(eps >= 0.0f) || isinf(eps)) return moe_fail(err, MOE_E_ARG, "%s: eps is %g", op, (double)eps);
     *saved = (uint64_t)shape[0] * sizeof(float);
     *workspace = (uint64_t)cpu_blocks(shape[0], parts_rows(shape[0])) * (uint64_t)shape[1] * sizeof(float);
     return MOE_OK;
@@ -83,8 +64,8 @@ static void norm_rows(void *arg, int64_t piece, cpu_worker *w) {
 
 static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
     (void)err;
-    norm_call c = {.a = &a->in[0], .b = cpu_optional(a->in, a->n_in, 1), .y = &a->out[1]};
-    c.s = cpu_optional(a->out, a->n_out, 0);
+    norm_call c = {.a = &a->in[0], .b = op_optional(a->in, a->n_in, 1), .y = &a->out[1]};
+    c.s = op_optional(a->out, a->n_out, 0);
     c.w = a->in[2].data;
     c.rstd = a->saved;
     c.tokens = c.a->shape[0];
@@ -135,24 +116,10 @@ static void norm_rows_backward(void *arg, int64_t piece, cpu_worker *w) {
             norm_row_backward(c, t, part, 1);
 }
 
-static moe_status check_backward(const moe_op_args *a, moe_err *err) {
-    moe_status s = cpu_want_lists(a, op, 3, 4, 2, 2, err);
-    if (s == MOE_OK) s = cpu_want(&a->in[0], op, "dy", CPU_ACT, 2, CPU_SHAPE(CPU_ANY, CPU_ANY), err);
-    if (s != MOE_OK) return s;
-    int32_t act = a->in[0].dtype;
-    const int64_t *shape = a->in[0].shape; /* T, h */
-    s = cpu_want(&a->in[1], op, "s", act, 2, shape, err);
-    if (s == MOE_OK) s = cpu_want(&a->in[2], op, "w", MOE_F32, 1, CPU_SHAPE(shape[1]), err);
-    if (s == MOE_OK && cpu_optional(a->in, a->n_in, 3)) s = cpu_want(&a->in[3], op, "dres", act, 2, shape, err);
-    if (s == MOE_OK) s = cpu_want(&a->out[0], op, "dx", act, 2, shape, err);
-    if (s == MOE_OK) s = cpu_want(&a->out[1], op, "dw", MOE_F32, 1, CPU_SHAPE(shape[1]), err);
-    return s == MOE_OK ? check_width(shape[1], err) : s;
-}
-
 static moe_status backward(void *dev, const moe_op_args *a, moe_err *err) {
-    moe_status s = check_backward(a, err);
+    moe_status s = op_check_rmsnorm_backward(a, NORM_MOST, err);
     if (s != MOE_OK) return s;
-    norm_call c = {.dy = &a->in[0], .s = &a->in[1], .dres = cpu_optional(a->in, a->n_in, 3), .dx = &a->out[0]};
+    norm_call c = {.dy = &a->in[0], .s = &a->in[1], .dres = op_optional(a->in, a->n_in, 3), .dx = &a->out[0]};
     c.w = a->in[2].data;
     c.dw = a->out[1].data;
     c.rstd = a->saved;

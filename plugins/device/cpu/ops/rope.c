@@ -1,10 +1,10 @@
 /* moe.rope/0: turns pairs of elements of every query and key head by pos * inv_freq[i]. Sines and cosines, times the
  * amplitude, are made once a token and used by all its heads; backward, the transpose, turns the other way. */
 #include "act.h"
-#include "heads.h"
 
 static const char op[] = MOE_OP_ROPE;
 enum { AHEAD = 2 }; /* rows that are fetched before their turn */
+enum { MOST_ROTARY = CPU_SCRATCH_FLOATS / 4 };
 
 typedef struct rope_call {
     const moe_tensor *in, *out;                     /* [T,(nq+nkv)d+nkv*dv] act */
@@ -16,43 +16,9 @@ typedef struct rope_call {
     float cosine_factor, sine_factor;               /* amplitude; the sine's is negative in backward */
 } rope_call;
 
-static moe_status check_attr(const moe_op_args *a, moe_attention_attr *at, moe_err *err) {
-    moe_status s = heads_check(a, op, HEADS_REACH(rotary_dim), err);
-    if (s != MOE_OK) return s;
-    *at = heads_attr(a);
-    if (at->rotary_dim % 2 || at->rotary_dim > at->head_dim)
-        return moe_fail(err, MOE_E_ARG, "%s: rotary_dim is %u, want an even number up to head_dim %u", op,
-                        at->rotary_dim, at->head_dim);
-    if (at->rotary_first > at->head_dim - at->rotary_dim)
-        return moe_fail(err, MOE_E_ARG, "%s: rotary_first is %u and rotary_dim %u, want a sum up to head_dim %u", op,
-                        at->rotary_first, at->rotary_dim, at->head_dim);
-    if (at->interleaved > 1) return moe_fail(err, MOE_E_ARG, "%s: interleaved is %u, want 0 or 1", op, at->interleaved);
-    if (!isfinite(at->amplitude))
-        return moe_fail(err, MOE_E_ARG, "%s: amplitude is %g, want a finite number", op, (double)at->amplitude);
-    if (at->rotary_dim > CPU_SCRATCH_FLOATS / 4)
-        return moe_fail(err, MOE_E_UNSUPPORTED, "%s: rotary_dim is %u, want at most %lld", op, at->rotary_dim,
-                        (long long)(CPU_SCRATCH_FLOATS / 4));
-    return MOE_OK;
-}
-
-static moe_status check(const moe_op_args *a, moe_err *err) {
-    moe_attention_attr at;
-    moe_status s = cpu_want_lists(a, op, 3, 3, 1, 1, err);
-    if (s == MOE_OK) s = check_attr(a, &at, err);
-    if (s != MOE_OK) return s;
-    s = cpu_want(&a->in[0], op, "qkv", CPU_ACT, 2, CPU_SHAPE(CPU_ANY, heads_width(&at)), err);
-    if (s == MOE_OK) s = cpu_want(&a->in[1], op, "pos", MOE_I32, 1, CPU_SHAPE(a->in[0].shape[0]), err);
-    if (s == MOE_OK) s = cpu_want(&a->in[2], op, "inv_freq", MOE_F32, 1, CPU_SHAPE(at.rotary_dim / 2), err);
-    if (s == MOE_OK) s = cpu_want(&a->out[0], op, "qkv (output)", a->in[0].dtype, 2, a->in[0].shape, err);
-    return s;
-}
-
 static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64_t *workspace, moe_err *err) {
     (void)dev;
-    moe_status s = check(a, err);
-    if (s != MOE_OK) return s;
-    *saved = *workspace = 0;
-    return MOE_OK;
+    return op_sizes_none(op_check_rope(a, MOST_ROTARY, err), saved, workspace);
 }
 
 /* Turns the pairs (lo[i], hi[i]) of n elements from i on. */
@@ -100,7 +66,7 @@ static void turn_neighbours(const rope_call *c, int64_t t, const float *sine, co
 static void turn_tokens(void *arg, int64_t piece, cpu_worker *w) {
     const rope_call *c = arg;
     float *restrict sine = w->scratch, *restrict cosine = sine + c->half; /* [half] */
-    int64_t bytes = c->width * cpu_act_bytes(c->in->dtype), end = cpu_min(c->tokens, (piece + 1) * c->block);
+    int64_t bytes = c->width * op_act_bytes(c->in->dtype), end = cpu_min(c->tokens, (piece + 1) * c->block);
     for (int64_t t = piece * c->block; t < end; t++) {
         if (c->in->data != c->out->data)
             memcpy((char *)c->out->data + t * bytes, (const char *)c->in->data + t * bytes, (size_t)bytes);
@@ -121,7 +87,7 @@ static void turn_tokens(void *arg, int64_t piece, cpu_worker *w) {
 
 /* sign: 1 forward, -1 backward. */
 static void run(void *dev, const moe_op_args *a, float sign) {
-    moe_attention_attr at = heads_attr(a);
+    moe_attention_attr at = op_heads_attr(a);
     rope_call c = {.in = &a->in[0], .out = &a->out[0], .pos = a->in[1].data, .inv_freq = a->in[2].data};
     c.tokens = a->in[0].shape[0];
     c.width = a->in[0].shape[1];
@@ -143,7 +109,7 @@ static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
 }
 
 static moe_status backward(void *dev, const moe_op_args *a, moe_err *err) {
-    moe_status s = check(a, err);
+    moe_status s = op_check_rope(a, MOST_ROTARY, err);
     if (s != MOE_OK) return s;
     run(dev, a, -1.0f);
     return MOE_OK;

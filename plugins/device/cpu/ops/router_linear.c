@@ -8,39 +8,22 @@
 
 enum { BLOCK_ROWS = 512, MOST_BLOCKS = 16 };
 
-typedef struct router_sizes {
-    int64_t t, h, e;
-    int64_t blocks; /* of rows in dw */
-} router_sizes;
-
-/* Few blocks of rows where dw alone has tiles enough. */
-static int64_t count_blocks(int64_t t, int64_t e, int64_t h) {
-    int64_t tiles = cpu_blocks(e, 256) * cpu_blocks(h, 256);
+/* Blocks of rows in dw: few where dw alone has tiles enough. */
+static int64_t count_blocks(const op_router_linear_sizes *z) {
+    int64_t tiles = cpu_blocks(z->e, 256) * cpu_blocks(z->h, 256);
     int64_t wanted = tiles > 0 ? cpu_blocks(MOST_BLOCKS, tiles) : 1;
-    int64_t blocks = cpu_min(wanted, cpu_blocks(t, BLOCK_ROWS));
+    int64_t blocks = cpu_min(wanted, cpu_blocks(z->t, BLOCK_ROWS));
     return blocks > 0 ? blocks : 1;
-}
-
-/* x, w and logits (forward: out; backward: dlogits) agree. */
-static moe_status check(const moe_tensor *x, const moe_tensor *w, const moe_tensor *logits, const char *logits_name,
-                        router_sizes *z, moe_err *err) {
-    moe_status s = cpu_want(x, OP, "x", CPU_ACT, 2, CPU_SHAPE(CPU_ANY, CPU_ANY), err);
-    if (s != MOE_OK) return s;
-    s = cpu_want(w, OP, "w", MOE_F32, 2, CPU_SHAPE(CPU_ANY, x->shape[1]), err);
-    if (s != MOE_OK) return s;
-    *z = (router_sizes){.t = x->shape[0], .h = x->shape[1], .e = w->shape[0]};
-    z->blocks = count_blocks(z->t, z->e, z->h);
-    return cpu_want(logits, OP, logits_name, MOE_F32, 2, CPU_SHAPE(z->t, z->e), err);
 }
 
 static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64_t *workspace, moe_err *err) {
     (void)dev;
-    router_sizes z;
-    moe_status s = cpu_want_lists(a, OP, 2, 2, 1, 1, err);
-    if (s == MOE_OK) s = check(&a->in[0], &a->in[1], &a->out[0], "logits", &z, err);
+    op_router_linear_sizes z;
+    moe_status s = op_check_router_linear(a, &z, err);
     if (s != MOE_OK) return s;
+    const int64_t blocks = count_blocks(&z);
     *saved = 0;
-    *workspace = z.blocks > 1 ? (uint64_t)(z.blocks * z.e * z.h) * sizeof(float) : 0;
+    *workspace = blocks > 1 ? (uint64_t)(blocks * z.e * z.h) * sizeof(float) : 0;
     return MOE_OK;
 }
 
@@ -60,32 +43,30 @@ static moe_status run(cpu_device *dev, product *p, int64_t rows, int64_t blocks,
 }
 
 static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
-    router_sizes z;
-    moe_status s = cpu_want_lists(a, OP, 2, 2, 1, 1, err);
-    if (s == MOE_OK) s = check(&a->in[0], &a->in[1], &a->out[0], "logits", &z, err);
+    op_router_linear_sizes z;
+    moe_status s = op_check_router_linear(a, &z, err);
     if (s != MOE_OK) return s;
     product p = {.role = MOE_FPROP, .n = z.e, .k = z.h, .a = a->in[0], .b = a->in[1], .out = a->out[0]};
     return run(dev, &p, z.t, 1, err);
 }
 
 /* ---- dw ---- */
-static moe_status weight_gradient(cpu_device *dev, const moe_op_args *a, const router_sizes *z, moe_err *err) {
+static moe_status weight_gradient(cpu_device *dev, const moe_op_args *a, const op_router_linear_sizes *z,
+                                  moe_err *err) {
+    const int64_t blocks = count_blocks(z);
     product p = {.role = MOE_WGRAD, .n = z->e, .k = z->h, .a = a->in[0], .b = a->in[1], .out = a->out[1]};
-    p.accumulate = z->blocks == 1;
-    if (z->blocks > 1 && !a->workspace) return moe_fail(err, MOE_E_ARG, OP ": workspace is NULL");
-    if (z->blocks > 1) p.out.data = a->workspace;
-    moe_status s = run(dev, &p, z->t, z->blocks, err);
-    if (s != MOE_OK || z->blocks == 1) return s;
-    parts_add(dev, (parts_sum){a->workspace, a->out[1].data, z->blocks, z->e * z->h});
+    p.accumulate = blocks == 1;
+    if (blocks > 1 && !a->workspace) return moe_fail(err, MOE_E_ARG, OP ": workspace is NULL");
+    if (blocks > 1) p.out.data = a->workspace;
+    moe_status s = run(dev, &p, z->t, blocks, err);
+    if (s != MOE_OK || blocks == 1) return s;
+    parts_add(dev, (parts_sum){a->workspace, a->out[1].data, blocks, z->e * z->h});
     return MOE_OK;
 }
 
 static moe_status backward(void *dev, const moe_op_args *a, moe_err *err) {
-    router_sizes z;
-    moe_status s = cpu_want_lists(a, OP, 3, 3, 2, 2, err);
-    if (s == MOE_OK) s = check(&a->in[1], &a->in[2], &a->in[0], "dlogits", &z, err);
-    if (s == MOE_OK) s = cpu_want(&a->out[0], OP, "dx", a->in[1].dtype, 2, CPU_SHAPE(z.t, z.h), err);
-    if (s == MOE_OK) s = cpu_want(&a->out[1], OP, "dw", MOE_F32, 2, CPU_SHAPE(z.e, z.h), err);
+    op_router_linear_sizes z;
+    moe_status s = op_check_router_linear_backward(a, &z, err);
     if (s != MOE_OK) return s;
     product p = {.role = MOE_DGRAD, .accumulate = 1, .n = z.e, .k = z.h};
     p.a = a->in[0];

@@ -14,17 +14,7 @@ typedef struct sgd_call {
 
 static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64_t *workspace, moe_err *err) {
     (void)dev;
-    moe_status s = cpu_want_lists(a, op, 3, 3, 1, 2, err);
-    if (s == MOE_OK) s = cpu_want_attr(a, op, sizeof(moe_adamw_attr), err);
-    if (s == MOE_OK) s = cpu_want(&a->in[0], op, "grad", MOE_F32, 1, CPU_SHAPE(CPU_ANY), err);
-    if (s == MOE_OK) s = cpu_want(&a->in[1], op, "hyper", MOE_F32, 1, CPU_SHAPE(4), err);
-    if (s == MOE_OK) s = cpu_want(&a->in[2], op, "stats", MOE_F32, 1, CPU_SHAPE(2), err);
-    if (s == MOE_OK) s = cpu_want(&a->out[0], op, "w", MOE_F32, 1, a->in[0].shape, err);
-    const moe_tensor *copy = s == MOE_OK ? cpu_optional(a->out, a->n_out, 1) : NULL;
-    if (copy) s = cpu_want(copy, op, "copy", MOE_BF16, 1, a->in[0].shape, err);
-    if (s != MOE_OK) return s;
-    *saved = *workspace = 0;
-    return MOE_OK;
+    return op_sizes_none(op_check_sgd(a, err), saved, workspace);
 }
 
 /* Elements [from, from + n). */
@@ -45,7 +35,7 @@ static void step_block(void *arg, int64_t piece, cpu_worker *worker) {
 
 static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
     (void)err;
-    const moe_tensor *copy = cpu_optional(a->out, a->n_out, 1);
+    const moe_tensor *copy = op_optional(a->out, a->n_out, 1);
     const float *hyper = a->in[1].data, *stats = a->in[2].data; /* {lr, c1, c2, 0}, {norm, coef} */
     if (isnan(stats[1])) return MOE_OK;                         /* the gradient is not finite: the step is skipped */
     sgd_call c = {.grad = a->in[0].data, .w = a->out[0].data, .copy = copy ? copy->data : NULL};

@@ -10,20 +10,9 @@ typedef struct sigmoid_call {
     int64_t n;
 } sigmoid_call;
 
-/* `t` is F32 and of the shape of `like`. */
-static moe_status check(const moe_tensor *t, const char *name, const moe_tensor *like, moe_err *err) {
-    if (like->ndim < 1 || like->ndim > 4) return moe_fail(err, MOE_E_ARG, "%s: %s has ndim %d", op, name, like->ndim);
-    return cpu_want(t, op, name, MOE_F32, like->ndim, like->shape, err);
-}
-
 static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64_t *workspace, moe_err *err) {
     (void)dev;
-    moe_status s = cpu_want_lists(a, op, 1, 1, 1, 1, err);
-    if (s == MOE_OK) s = check(&a->in[0], "x", &a->in[0], err);
-    if (s == MOE_OK) s = check(&a->out[0], "y", &a->in[0], err);
-    if (s != MOE_OK) return s;
-    *saved = *workspace = 0;
-    return MOE_OK;
+    return op_sizes_none(op_check_sigmoid(a, err), saved, workspace);
 }
 
 static void squash(void *arg, int64_t piece, cpu_worker *w) {
@@ -36,7 +25,7 @@ static void squash(void *arg, int64_t piece, cpu_worker *w) {
 
 static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
     (void)err;
-    sigmoid_call c = {.in = a->in[0].data, .out = a->out[0].data, .n = cpu_elements(&a->in[0])};
+    sigmoid_call c = {.in = a->in[0].data, .out = a->out[0].data, .n = op_elements(&a->in[0])};
     cpu_run(dev, cpu_blocks(c.n, CPU_PIECE_ELEMENTS), squash, &c);
     return MOE_OK;
 }
@@ -50,12 +39,9 @@ static void squash_backward(void *arg, int64_t piece, cpu_worker *w) {
 }
 
 static moe_status backward(void *dev, const moe_op_args *a, moe_err *err) {
-    moe_status s = cpu_want_lists(a, op, 2, 2, 1, 1, err);
-    if (s == MOE_OK) s = check(&a->in[0], "dy", &a->in[0], err);
-    if (s == MOE_OK) s = check(&a->in[1], "y", &a->in[0], err);
-    if (s == MOE_OK) s = check(&a->out[0], "dx", &a->in[0], err);
+    moe_status s = op_check_sigmoid_backward(a, err);
     if (s != MOE_OK) return s;
-    sigmoid_call c = {.in = a->in[0].data, .y = a->in[1].data, .out = a->out[0].data, .n = cpu_elements(&a->in[0])};
+    sigmoid_call c = {.in = a->in[0].data, .y = a->in[1].data, .out = a->out[0].data, .n = op_elements(&a->in[0])};
     cpu_run(dev, cpu_blocks(c.n, CPU_PIECE_ELEMENTS), squash_backward, &c);
     return MOE_OK;
 }

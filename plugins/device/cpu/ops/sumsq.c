@@ -12,9 +12,7 @@ typedef struct sumsq_call {
 
 static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64_t *workspace, moe_err *err) {
     (void)dev;
-    moe_status s = cpu_want_lists(a, op, 1, 1, 1, 1, err);
-    if (s == MOE_OK) s = cpu_want(&a->in[0], op, "g", MOE_F32, 1, CPU_SHAPE(CPU_ANY), err);
-    if (s == MOE_OK) s = cpu_want(&a->out[0], op, "sum", MOE_F64, 1, CPU_SHAPE(1), err);
+    moe_status s = op_check_sumsq(a, err);
     if (s != MOE_OK) return s;
     *saved = 0;
     *workspace = (uint64_t)cpu_blocks(a->in[0].shape[0], BLOCK) * sizeof(double);

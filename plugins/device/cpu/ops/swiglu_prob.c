@@ -15,49 +15,16 @@ typedef struct swiglu_call {
     float alpha, limit;           /* limit 0: not clamped */
 } swiglu_call;
 
-/* What the caller's struct does not reach is 0. */
-static moe_swiglu_attr read_attr(const moe_op_args *a) {
-    const moe_swiglu_attr *at = a->attr;
-    moe_swiglu_attr got = {.size = sizeof got};
-    if (at && MOE_REACH(at, moe_swiglu_attr, alpha)) got.alpha = at->alpha;
-    if (at && MOE_REACH(at, moe_swiglu_attr, limit)) got.limit = at->limit;
-    return got;
-}
-
-static moe_status check_attr(const moe_op_args *a, moe_err *err) {
-    const moe_swiglu_attr at = read_attr(a);
-    if (!(at.limit >= 0.0f)) return moe_fail(err, MOE_E_ARG, "%s: limit is %g, want at least 0", op, (double)at.limit);
-    if (at.limit > 0.0f && !isfinite(at.alpha))
-        return moe_fail(err, MOE_E_ARG, "%s: alpha is %g, want a number", op, (double)at.alpha);
-    return MOE_OK;
-}
-
-/* z, a and p of either direction; rows where they are given. */
-static moe_status check(const moe_tensor *z, const moe_tensor *a, const char *a_name, const moe_tensor *p,
-                        const moe_op_args *args, moe_err *err) {
-    moe_status s = cpu_want(z, op, "z", CPU_ACT, 2, CPU_SHAPE(CPU_ANY, CPU_ANY), err);
-    if (s != MOE_OK) return s;
-    if (z->shape[1] % 2)
-        return moe_fail(err, MOE_E_ARG, "%s: z has %lld columns, want an even number", op, (long long)z->shape[1]);
-    s = cpu_want(a, op, a_name, z->dtype, 2, CPU_SHAPE(z->shape[0], z->shape[1] / 2), err);
-    if (s == MOE_OK && p) s = cpu_want(p, op, "p", MOE_F32, 1, CPU_SHAPE(z->shape[0]), err);
-    if (s == MOE_OK && args->rows) s = cpu_want_rows(args, op, z->shape[0], err);
-    return s == MOE_OK ? check_attr(args, err) : s;
-}
-
 static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64_t *workspace, moe_err *err) {
     (void)dev;
-    moe_status s = cpu_want_lists(a, op, 1, 2, 1, 1, err);
-    if (s == MOE_OK) s = check(&a->in[0], &a->out[0], "a", cpu_optional(a->in, a->n_in, 1), a, err);
-    if (s != MOE_OK) return s;
-    *saved = *workspace = 0;
-    return MOE_OK;
+    return op_sizes_none(op_check_swiglu_prob(a, err), saved, workspace);
 }
 
 static moe_status share_rows(void *dev, const moe_op_args *a, swiglu_call *c, cpu_piece_fn fn, moe_err *err) {
     c->rows = a->rows;
-    c->alpha = read_attr(a).alpha;
-    c->limit = read_attr(a).limit;
+    const moe_swiglu_attr at = op_swiglu_attr(a);
+    c->alpha = at.alpha;
+    c->limit = at.limit;
     c->n_rows = c->z->shape[0];
     c->width = c->z->shape[1] / 2;
     c->block = cpu_piece_rows(2 * c->width);
@@ -138,7 +105,7 @@ static void activate_rows(void *arg, int64_t piece, cpu_worker *w) {
 }
 
 static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
-    const moe_tensor *p = cpu_optional(a->in, a->n_in, 1);
+    const moe_tensor *p = op_optional(a->in, a->n_in, 1);
     swiglu_call c = {.z = &a->in[0], .a = &a->out[0], .p = p ? p->data : NULL};
     return share_rows(dev, a, &c, activate_rows, err);
 }
@@ -197,13 +164,9 @@ static void activate_rows_backward(void *arg, int64_t piece, cpu_worker *w) {
 }
 
 static moe_status backward(void *dev, const moe_op_args *a, moe_err *err) {
-    moe_status s = cpu_want_lists(a, op, 2, 3, 1, 2, err);
+    moe_status s = op_check_swiglu_prob_backward(a, err);
     if (s != MOE_OK) return s;
-    const moe_tensor *p = cpu_optional(a->in, a->n_in, 2), *dp = cpu_optional(a->out, a->n_out, 1);
-    s = check(&a->in[1], &a->in[0], "da", p, a, err);
-    if (s == MOE_OK) s = cpu_want(&a->out[0], op, "dz", a->in[1].dtype, 2, a->in[1].shape, err);
-    if (s == MOE_OK && dp) s = cpu_want(dp, op, "dp", MOE_F32, 1, CPU_SHAPE(a->in[1].shape[0]), err);
-    if (s != MOE_OK) return s;
+    const moe_tensor *p = op_optional(a->in, a->n_in, 2), *dp = op_optional(a->out, a->n_out, 1);
     swiglu_call c = {.z = &a->in[1], .a = &a->in[0], .dz = &a->out[0]};
     c.p = p ? p->data : NULL;
     c.dp = dp ? dp->data : NULL;

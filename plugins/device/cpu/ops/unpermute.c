@@ -15,24 +15,7 @@ typedef struct unpermute_call {
 
 static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64_t *workspace, moe_err *err) {
     (void)dev;
-    moe_status s = cpu_want_lists(a, op, 2, 3, 1, 2, err);
-    if (s == MOE_OK) s = cpu_want_attr(a, op, sizeof(moe_permute_attr), err);
-    if (s == MOE_OK) s = cpu_want(&a->in[0], op, "y", CPU_ACT, 2, CPU_SHAPE(CPU_ANY, CPU_ANY), err);
-    if (s != MOE_OK) return s;
-    const moe_tensor *from = cpu_optional(a->in, a->n_in, 2), *to = cpu_optional(a->out, a->n_out, 1);
-    int64_t k = ((const moe_permute_attr *)a->attr)->k;
-    if (k < 1) return moe_fail(err, MOE_E_ARG, "%s: k is 0", op);
-    if (!from != !to) return moe_fail(err, MOE_E_ARG, "%s: slot_scalar is given exactly where row_scalar is", op);
-    s = cpu_want(&a->in[1], op, "slot_row", MOE_I64, 2, CPU_SHAPE(CPU_ANY, k), err);
-    if (s != MOE_OK) return s;
-    int64_t rows = a->in[0].shape[0], width = a->in[0].shape[1], tokens = a->in[1].shape[0];
-    s = cpu_want(&a->out[0], op, "x", a->in[0].dtype, 2, CPU_SHAPE(tokens, width), err);
-    if (s == MOE_OK && from) s = cpu_want(from, op, "row_scalar", MOE_F32, 1, CPU_SHAPE(rows), err);
-    if (s == MOE_OK && to) s = cpu_want(to, op, "slot_scalar", MOE_F32, 2, CPU_SHAPE(tokens, k), err);
-    if (s == MOE_OK && a->rows) s = cpu_want_rows(a, op, rows, err);
-    if (s != MOE_OK) return s;
-    *saved = *workspace = 0;
-    return MOE_OK;
+    return op_sizes_none(op_check_unpermute(a, err), saved, workspace);
 }
 
 /* Elements [i, i + n) of x[t]: one sum in slot order, from zero. */
@@ -72,7 +55,7 @@ static void sum_tokens(void *arg, int64_t piece, cpu_worker *w) {
 }
 
 static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
-    const moe_tensor *from = cpu_optional(a->in, a->n_in, 2), *to = cpu_optional(a->out, a->n_out, 1);
+    const moe_tensor *from = op_optional(a->in, a->n_in, 2), *to = op_optional(a->out, a->n_out, 1);
     unpermute_call c = {.y = &a->in[0], .x = &a->out[0], .slot_row = a->in[1].data};
     c.row_scalar = from ? from->data : NULL;
     c.slot_scalar = to ? to->data : NULL;
