@@ -55,7 +55,7 @@ moe_status run(const moe_op_args *a, moe_err *err) {
 template <class T, int P>
 __global__ void __launch_bounds__(THREADS)
     sum_run(const T *__restrict__ dy, const float *__restrict__ b, const float *__restrict__ prob,
-            float *__restrict__ part, float *__restrict__ dots, int width, int64_t each, row_groups rows,
+            float *__restrict__ part, float *__restrict__ dots, int width, int each, row_groups rows,
             moe_fault *fault) {
     const int column = (int)(blockIdx.y * THREADS + threadIdx.x) * P;
     const int dots_a_row = (int)gridDim.y * (THREADS / WARP);

@@ -18,27 +18,29 @@ __device__ __forceinline__ void warp_copy(U *__restrict__ to, const U *__restric
 template <class U>
 __global__ void __launch_bounds__(ROW_THREADS) pack(const U *__restrict__ q, const U *__restrict__ kv,
                                                     const U *__restrict__ k_rope, U *__restrict__ qkv, pack_shape s) {
-    const int64_t t = blockIdx.x, key = s.nope + s.rope, all = s.heads * key; /* all: of queries, or of keys */
-    U *row = qkv + t * (2 * all + (int64_t)s.heads * s.v);
-    row_copy(row, q + t * all, (int)all);
+    const int64_t t = blockIdx.x;
+    const int key = s.nope + s.rope, all = s.heads * key; /* all: of queries, or of keys */
+    U *row = qkv + t * (2 * all + s.heads * s.v);
+    row_copy(row, q + t * all, all);
     for (int j = threadIdx.x / WARP; j < s.heads; j += ROW_THREADS / WARP) {
         const U *from = kv + (t * s.heads + j) * (s.nope + s.v);
         warp_copy(row + all + j * key, from, s.nope);
         warp_copy(row + all + j * key + s.nope, k_rope + t * s.rope, s.rope);
-        warp_copy(row + 2 * all + (int64_t)j * s.v, from + s.nope, s.v);
+        warp_copy(row + 2 * all + j * s.v, from + s.nope, s.v);
     }
 }
 
 template <class U>
 __global__ void __launch_bounds__(ROW_THREADS)
     unpack(const U *__restrict__ dqkv, U *__restrict__ dq, U *__restrict__ dkv, pack_shape s) {
-    const int64_t t = blockIdx.x, key = s.nope + s.rope, all = s.heads * key;
-    const U *row = dqkv + t * (2 * all + (int64_t)s.heads * s.v);
-    row_copy(dq + t * all, row, (int)all);
+    const int64_t t = blockIdx.x;
+    const int key = s.nope + s.rope, all = s.heads * key;
+    const U *row = dqkv + t * (2 * all + s.heads * s.v);
+    row_copy(dq + t * all, row, all);
     for (int j = threadIdx.x / WARP; j < s.heads; j += ROW_THREADS / WARP) {
         U *to = dkv + (t * s.heads + j) * (s.nope + s.v);
         warp_copy(to, row + all + j * key, s.nope);
-        warp_copy(to + s.nope, row + 2 * all + (int64_t)j * s.v, s.v);
+        warp_copy(to + s.nope, row + 2 * all + j * s.v, s.v);
     }
 }
 
@@ -50,7 +52,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
     if (at >= packs) return;
     const int64_t t = quick_divide(at, (unsigned)(s.rope / P)), key = s.nope + s.rope, all = s.heads * key;
     const int i = (int)(at - t * (s.rope / P)) * P;
-    const T *from = dqkv + t * (2 * all + (int64_t)s.heads * s.v) + all + s.nope + i;
+    const T *from = dqkv + t * (2 * all + s.heads * s.v) + all + s.nope + i;
     float sum[P] = {};
 #pragma unroll 8
     for (int j = 0; j < s.heads; j++) {
