@@ -12,5 +12,6 @@ __device__ __forceinline__ void fault_set(moe_fault *fault, int64_t code, int64_
     if (atomicCAS(first, 0ull, (unsigned long long)code) != 0ull) return;
     fault->token = token;
     fault->value = value;
+    fault->layer = -1;
 }
 #endif

@@ -46,4 +46,25 @@ __device__ __forceinline__ T block_max(T v, block_room<T> &room) {
     __syncthreads();
     return warp_max(room.part[lane < warps ? lane : 0]);
 }
+/* The sum of v over the threads before this one, in order of their numbers; *sum: over all threads. */
+template <class T>
+__device__ __forceinline__ T block_before(T v, block_room<T> &room, T *sum) {
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, warps = blockDim.x / WARP;
+    T upto = v;
+#pragma unroll
+    for (int i = 1; i < WARP; i *= 2) {
+        const T left = __shfl_up_sync(0xffffffffu, upto, (unsigned)i);
+        if (lane >= i) upto += left;
+    }
+    __syncthreads();
+    if (lane == WARP - 1) room.part[warp] = upto;
+    __syncthreads();
+    T before = 0, all = 0;
+    for (int i = 0; i < warps; i++) {
+        if (i < warp) before += room.part[i];
+        all += room.part[i];
+    }
+    *sum = all;
+    return before + upto - v;
+}
 #endif

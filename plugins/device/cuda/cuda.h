@@ -31,10 +31,16 @@ typedef struct cuda_device {
 static inline cudaStream_t cuda_stream(const moe_op_args *a) {
     return (cudaStream_t)a->stream;
 }
-/* Blocks for n things of which a block takes `each`; at least 1, since a launch of no blocks is an error. */
+/* Blocks for n things of which a block takes `each`; at least 1, since a launch of no blocks is an error, and more than
+ * a grid can have where there are too many, which is one too. */
 static inline unsigned cuda_blocks(int64_t n, int64_t each) {
     const int64_t blocks = (n + each - 1) / each;
-    return blocks < 1 ? 1u : (unsigned)blocks;
+    return blocks < 1 ? 1u : blocks > INT32_MAX ? UINT32_MAX : (unsigned)blocks;
+}
+/* Kernels count inside of a row with int: MOE_E_UNSUPPORTED "OP: 3000000000 columns, device/cuda takes 2147483647". */
+static inline moe_status cuda_want_int(const char *op, int64_t n, const char *what, moe_err *err) {
+    if (n <= INT32_MAX) return MOE_OK;
+    return moe_fail(err, MOE_E_UNSUPPORTED, "%s: %lld %s, device/cuda takes %d", op, (long long)n, what, INT32_MAX);
 }
 
 #define CUDA_OP_DECLARE(name) extern const moe_op cuda_op_##name;

@@ -5,7 +5,20 @@
 /* clang-format off */
 #define CUDA_OPS(X) \
     X(add) \
-    X(rmsnorm)
+    X(bias) \
+    X(capacity) \
+    X(embed) \
+    X(expert_rows) \
+    X(head_norm) \
+    X(jitter) \
+    X(join) \
+    X(mla_pack) \
+    X(permute) \
+    X(rmsnorm) \
+    X(rope) \
+    X(sigmoid) \
+    X(swiglu_prob) \
+    X(unpermute)
 /* clang-format on */
 
 #endif

@@ -88,6 +88,20 @@ struct ballot {
     }
 };
 
+struct match {
+    uint64_t value;
+    unsigned same;
+    static void finish(void *const lanes[32], unsigned mask) {
+        for (int i = 0; i < 32; i++) {
+            if (!(mask >> i & 1)) continue;
+            match *m = static_cast<match *>(lanes[i]);
+            m->same = 0;
+            for (int j = 0; j < 32; j++)
+                if (mask >> j & 1 && static_cast<match *>(lanes[j])->value == m->value) m->same |= 1u << j;
+        }
+    }
+};
+
 /* *p = change(*p), at once. Returns what was there. */
 template <class T, class F>
 T atomic_change(T *p, F change) {
@@ -143,6 +157,14 @@ static inline unsigned __ballot_sync(unsigned mask, int p) {
     ::cuda_double::ballot b = {p != 0};
     ::cuda_double::meet_warp(mask, &b, ::cuda_double::ballot::finish);
     return b.value;
+}
+template <class T>
+unsigned __match_any_sync(unsigned mask, T v) {
+    static_assert(sizeof(T) <= 8 && std::is_trivially_copyable<T>::value, "a lane gives at most 8 bytes");
+    ::cuda_double::match m = {0, 0};
+    memcpy(&m.value, &v, sizeof v);
+    ::cuda_double::meet_warp(mask, &m, ::cuda_double::match::finish);
+    return m.same;
 }
 static inline int __any_sync(unsigned mask, int p) {
     return __ballot_sync(mask, p) != 0;

@@ -4,27 +4,12 @@
 #include "../cuda.h"
 #include "act.cuh"
 #include "reduce.cuh"
+#include "runs.cuh"
 
 namespace {
 
 enum { THREADS = 256, MOST_RUNS = 256 };
 const int64_t MOST_WIDTH = 16384; /* elements: three rows of FP32 fit into the shared memory of a block */
-
-/* Elements [i, i + P) of a row: one at a time where packs do not fit. */
-template <class T, int P>
-__device__ __forceinline__ void get(const T *p, float v[P]) {
-    if constexpr (P == 1)
-        v[0] = act_get(p);
-    else
-        act_load(p, v);
-}
-template <class T, int P>
-__device__ __forceinline__ void put(T *p, const float v[P]) {
-    if constexpr (P == 1)
-        act_put(p, v[0]);
-    else
-        act_store(p, v);
-}
 
 template <class T, int P>
 __global__ void __launch_bounds__(THREADS)
@@ -36,14 +21,14 @@ __global__ void __launch_bounds__(THREADS)
     float sum = 0;
     for (int i = threadIdx.x * P; i < width; i += THREADS * P) {
         float v[P];
-        get<T, P>(a + at + i, v);
+        act_read<P>(a + at + i, v);
         if (b) {
             float more[P];
-            get<T, P>(b + at + i, more);
+            act_read<P>(b + at + i, more);
 #pragma unroll
             for (int j = 0; j < P; j++) v[j] += more[j];
-            put<T, P>(s + at + i, v);
-            if (sizeof(T) == 2) get<T, P>(s + at + i, v); /* what backward will see: rounded */
+            act_write<P>(s + at + i, v);
+            if (sizeof(T) == 2) act_read<P>(s + at + i, v); /* what backward will see: rounded */
         }
 #pragma unroll
         for (int j = 0; j < P; j++) {
@@ -57,7 +42,7 @@ __global__ void __launch_bounds__(THREADS)
         float v[P];
 #pragma unroll
         for (int j = 0; j < P; j++) v[j] = row[i + j] * scale * w[i + j];
-        put<T, P>(y + at + i, v);
+        act_write<P>(y + at + i, v);
     }
 }
 
@@ -79,10 +64,10 @@ __global__ void __launch_bounds__(THREADS)
         float dot = 0;
         for (int i = threadIdx.x * P; i < width; i += THREADS * P) {
             float g[P], v[P];
-            get<T, P>(dy + t * width + i, g);
-            get<T, P>(x + t * width + i, v);
-            put<T, P>(row_dy + i, g);
-            put<T, P>(row_x + i, v);
+            act_read<P>(dy + t * width + i, g);
+            act_read<P>(x + t * width + i, v);
+            act_write<P>(row_dy + i, g);
+            act_write<P>(row_x + i, v);
 #pragma unroll
             for (int j = 0; j < P; j++) {
                 dw[i + j] += g[j] * v[j] * r;
@@ -92,26 +77,17 @@ __global__ void __launch_bounds__(THREADS)
         const float mean = block_sum(dot, room) * r * share;
         for (int i = threadIdx.x * P; i < width; i += THREADS * P) {
             float g[P], v[P], d[P] = {};
-            get<T, P>(row_dy + i, g);
-            get<T, P>(row_x + i, v);
-            if (dres) get<T, P>(dres + t * width + i, d);
+            act_read<P>(row_dy + i, g);
+            act_read<P>(row_x + i, v);
+            if (dres) act_read<P>(dres + t * width + i, d);
 #pragma unroll
             for (int j = 0; j < P; j++) d[j] += r * (g[j] * w[i + j] - v[j] * r * mean);
-            put<T, P>(dx + t * width + i, d);
+            act_write<P>(dx + t * width + i, d);
         }
     }
     for (int i = threadIdx.x * P; i < width; i += THREADS * P)
 #pragma unroll
         for (int j = 0; j < P; j++) part[blockIdx.x * (int64_t)width + i + j] = dw[i + j];
-}
-
-__global__ void __launch_bounds__(THREADS)
-    sum_runs(const float *__restrict__ part, int64_t runs, int64_t width, float *__restrict__ dw) {
-    const int64_t i = blockIdx.x * (int64_t)THREADS + threadIdx.x;
-    if (i >= width) return;
-    float sum = 0;
-    for (int64_t r = 0; r < runs; r++) sum += part[r * width + i];
-    dw[i] += sum;
 }
 
 int64_t rows_a_run(int64_t rows) {
@@ -143,7 +119,7 @@ moe_status run_backward(const moe_op_args *a, moe_err *err) {
                   static_cast<const T *>(a->in[1].data), static_cast<const float *>(a->in[2].data),
                   dres ? static_cast<const T *>(dres->data) : nullptr, static_cast<T *>(a->out[0].data),
                   static_cast<const float *>(a->saved), part, rows, (int)width, 1.0f / (float)width, each);
-    KERNEL_LAUNCH(sum_runs, cuda_blocks(width, THREADS), THREADS, 0, cuda_stream(a), part, (int64_t)runs, width, dw);
+    runs_add_all(part, runs, width, dw, cuda_stream(a));
     return cuda_launched(MOE_OP_RMSNORM, err);
 }
 
