@@ -59,6 +59,41 @@ __device__ __forceinline__ void act_store(bf16 *p, const float v[8]) {
     *reinterpret_cast<uint4 *>(p) = make_uint4(word[0], word[1], word[2], word[3]);
 }
 
+/* P elements of T as FP32: one where P is 1, else a pack (P is ACT_PACK<T>, p aligned to 16 bytes). */
+template <int P, class T>
+__device__ __forceinline__ void act_read(const T *p, float v[P]) {
+    if constexpr (P == 1)
+        v[0] = act_get(p);
+    else
+        act_load(p, v);
+}
+template <int P, class T>
+__device__ __forceinline__ void act_write(T *p, const float v[P]) {
+    if constexpr (P == 1)
+        act_put(p, v[0]);
+    else
+        act_store(p, v);
+}
+/* P floats that go with a pack of activations: 1, 4 or 8; p aligned to 16 bytes where it is not 1. */
+template <int P>
+__device__ __forceinline__ void act_floats(const float *p, float v[P]) {
+    if constexpr (P == 1) {
+        v[0] = *p;
+    } else {
+#pragma unroll
+        for (int i = 0; i < P; i += 4) act_load(p + i, v + i);
+    }
+}
+template <int P>
+__device__ __forceinline__ void act_put_floats(float *p, const float v[P]) {
+    if constexpr (P == 1) {
+        *p = v[0];
+    } else {
+#pragma unroll
+        for (int i = 0; i < P; i += 4) act_store(p + i, v + i);
+    }
+}
+
 /* May rows of `width` elements at these addresses be read in packs of 16 bytes? */
 template <class T>
 static inline bool act_packs(int64_t width, const void *a, const void *b = nullptr, const void *c = nullptr,

@@ -4,8 +4,16 @@
 
 /* clang-format off */
 #define CUDA_OPS(X) \
+    X(adamw) \
     X(add) \
-    X(rmsnorm)
+    X(clip_coef) \
+    X(copy) \
+    X(count_valid) \
+    X(first_fault) \
+    X(fma) \
+    X(rmsnorm) \
+    X(sgd) \
+    X(sumsq)
 /* clang-format on */
 
 #endif
