@@ -9,6 +9,10 @@
     X(clip_coef) \
     X(copy) \
     X(count_valid) \
+    X(cross_entropy) \
+    X(cross_entropy_end) \
+    X(cross_entropy_max) \
+    X(cross_entropy_sum) \
     X(first_fault) \
     X(fma) \
     X(rmsnorm) \
