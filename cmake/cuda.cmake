@@ -37,11 +37,12 @@ foreach(arch ${MOE_CUDA_ARCHITECTURES})
   list(APPEND NVCC_FLAGS -gencode=arch=compute_${arch},code=sm_${arch})
 endforeach()
 
-# moe_cuda_plugin(<kind> <file> SOURCES <.c and .cu> [INCLUDES ...] [LIBS ...] [CUDA_LIBS cublasLt nccl]):
+# moe_cuda_plugin(<kind> <file> SOURCES <.c and .cu> [INCLUDES ...] [LIBS ...] [CUDA_LIBS cublasLt nccl]
+#                 [NVCC <flags>]):
 # build/plugins/<kind>/<file>.so and build/double/plugins/<kind>/<file>.so. Targets plugin_<kind>_<file> and
 # plugin_double_<kind>_<file>.
 function(moe_cuda_plugin kind file)
-  cmake_parse_arguments(ARG "" "" "SOURCES;INCLUDES;LIBS;CUDA_LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SOURCES;INCLUDES;LIBS;CUDA_LIBS;NVCC" ${ARGN})
   set(objects)
   set(doubles)
   set(plain)
@@ -56,7 +57,7 @@ function(moe_cuda_plugin kind file)
     string(REPLACE "/" "_" flat ${source})
     set(object ${CMAKE_CURRENT_BINARY_DIR}/${file}.dir/${flat}.o)
     add_custom_command(OUTPUT ${object}
-      COMMAND ${MOE_NVCC} ${NVCC_FLAGS} ${include_flags} -MD -MF ${object}.d -c ${path} -o ${object}
+      COMMAND ${MOE_NVCC} ${NVCC_FLAGS} ${ARG_NVCC} ${include_flags} -MD -MF ${object}.d -c ${path} -o ${object}
       DEPENDS ${path} DEPFILE ${object}.d COMMENT "nvcc ${source}" VERBATIM)
     list(APPEND objects ${object})
     set(twin ${CMAKE_CURRENT_BINARY_DIR}/${file}.dir/${flat}.cpp)

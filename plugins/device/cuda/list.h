@@ -4,19 +4,32 @@
 
 /* clang-format off */
 #define CUDA_OPS(X) \
+    X(adamw) \
     X(add) \
     X(bias) \
     X(capacity) \
+    X(clip_coef) \
+    X(copy) \
+    X(count_valid) \
+    X(cross_entropy) \
+    X(cross_entropy_end) \
+    X(cross_entropy_max) \
+    X(cross_entropy_sum) \
     X(embed) \
     X(expert_rows) \
+    X(first_fault) \
+    X(fma) \
     X(head_norm) \
     X(jitter) \
     X(join) \
     X(mla_pack) \
+    X(name) \
     X(permute) \
     X(rmsnorm) \
     X(rope) \
+    X(sgd) \
     X(sigmoid) \
+    X(sumsq) \
     X(swiglu_prob) \
     X(unpermute)
 /* clang-format on */

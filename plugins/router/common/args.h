@@ -3,6 +3,10 @@
 #define ROUTER_COMMON_ARGS_H
 #include <moe/plugin.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* An optional tensor that is not given. */
 int router_absent(const moe_tensor *x);
 /* MOE_E_ARG unless x is of this dtype and shape [a] (b < 0) or [a,b], with data unless it is empty. */
@@ -14,4 +18,8 @@ moe_status router_fail_logit(uint32_t layer, const float *row, int64_t token, in
  * NULL: those of padding (0) are not looked at. MOE_E_ARG names token and choice. */
 moe_status router_check_ids(uint32_t layer, const int32_t *ids, const uint8_t *mask, int64_t tokens, int64_t k,
                             int64_t experts, moe_err *err);
+
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -4,6 +4,7 @@
 #define ROUTER_TOPK_CALL_H
 #include <stdatomic.h>
 
+#include "rows.h"
 #include "topk.h"
 
 /* Scratch of one worker. */

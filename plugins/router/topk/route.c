@@ -5,6 +5,7 @@
 
 #include "args.h"
 #include "call.h"
+#include "unit.h"
 
 #define BLOCK 64 /* tokens a work item */
 
@@ -131,47 +132,23 @@ static double weigh_shares(const call *c, const int64_t *count) {
     return ldexp(sum, -ROW_SHARE_BITS);
 }
 
-/* With n_e choices among N tokens the balance loss is E / (k N^2) sum_e n_e sum_t P_te (Fedus et al., arXiv 2101.03961,
- * eq. 4, for k choices); it is reported as a sum over tokens, N times that. N, n and P are those of one sequence, of
- * the call, or of the global batch. This is E / (k N), the slope of the sum over tokens by n_e P_te. */
-static double balance_slope(const topk *t, double tokens) {
-    return (double)t->experts / ((double)t->k * tokens);
-}
-
 /* ---- the calls ---- */
 
-/* What both directions take: logits, mask, units, workspace. */
-static moe_status open_call(call *c, const topk *t, const moe_route_args *a, moe_err *err) {
-    if (!MOE_REACH(a, moe_route_args, d_logits))
-        return moe_fail(err, MOE_E_ARG, "layer %u: moe_route_args of %u bytes lacks d_logits", t->layer, a->size);
-    int64_t tokens = a->logits ? a->logits->shape[0] : -1;
-    if (tokens < 0 || tokens > t->max_tokens)
-        return moe_fail(err, MOE_E_ARG, "layer %u: %lld tokens, declared were at most %lld", t->layer,
-                        (long long)tokens, (long long)t->max_tokens);
-    moe_status s = router_expect(t->layer, a->logits, "logits", MOE_F32, tokens, t->experts, err);
-    if (!s && !router_absent(a->mask)) s = router_expect(t->layer, a->mask, "mask", MOE_U8, tokens, -1, err);
-    if (!s) s = router_expect(t->layer, a->expert_ids, "expert_ids", MOE_I32, tokens, t->k, err);
-    if (s) return s;
-    if (t->aux_scope == TOPK_AUX_SEQUENCE && tokens > 0 && (a->seq_len <= 0 || tokens % a->seq_len != 0))
-        return moe_fail(err, MOE_E_ARG, "layer %u: aux_scope = sequence, but %lld tokens are no sequences of %lld",
-                        t->layer, (long long)tokens, (long long)a->seq_len);
-    if (!a->workspace) return moe_fail(err, MOE_E_ARG, "layer %u: no workspace", t->layer);
+/* What both directions have, of checked arguments. */
+static void open_call(call *c, const topk *t, const moe_route_args *a) {
     c->t = t;
-    c->tokens = tokens;
-    c->unit = t->aux_scope == TOPK_AUX_SEQUENCE ? a->seq_len : tokens;
+    c->tokens = a->logits->shape[0];
+    c->unit = t->aux_scope == TOPK_AUX_SEQUENCE ? a->seq_len : c->tokens;
     c->logits = a->logits->data;
     c->mask = router_absent(a->mask) ? NULL : a->mask->data;
     c->ids = a->expert_ids->data;
-    atomic_init(&c->bad, tokens);
+    atomic_init(&c->bad, c->tokens);
     carve(c, a->workspace);
-    return MOE_OK;
 }
 
 static moe_status open_bias(call *c, const moe_route_args *a, moe_err *err) {
     const topk *t = c->t;
     if (!t->bias) return MOE_OK;
-    moe_status s = router_expect(t->layer, a->state, "expert_bias", MOE_F32, t->experts, -1, err);
-    if (s) return s;
     c->bias = a->state->data;
     for (int64_t e = 0; e < t->experts; e++)
         if (!isfinite(c->bias[e]))
@@ -184,7 +161,7 @@ static moe_status open_bias(call *c, const moe_route_args *a, moe_err *err) {
  * for backward, where its counts are known. */
 static void add_losses(const call *c, int64_t tokens, double *sum) {
     if (tokens > 0 && c->t->aux_scope != TOPK_AUX_GLOBAL)
-        sum[TOPK_AUX] += balance_slope(c->t, (double)tokens) * weigh_shares(c, c->count);
+        sum[TOPK_AUX] += topk_slope((double)c->t->experts, (double)c->t->k, (double)tokens) * weigh_shares(c, c->count);
     for (int64_t token = c->begin; token < c->end; token++) {
         if (!token_live(c, token)) continue;
         sum[TOPK_Z] += c->z[token];
@@ -196,12 +173,10 @@ moe_status topk_route(const void *self, const moe_route_args *a, moe_err *err) {
     const topk *t = self;
     call c = {0};
     double sum[TOPK_LOSSES] = {0};
-    moe_status s = open_call(&c, t, a, err);
-    if (!s) s = open_bias(&c, a, err);
-    if (!s) s = router_expect(t->layer, a->weights, "weights", MOE_F32, c.tokens, t->k, err);
-    if (!s && !router_absent(a->counts)) s = router_expect(t->layer, a->counts, "counts", MOE_I64, t->experts, -1, err);
-    if (!s && !router_absent(a->losses))
-        s = router_expect(t->layer, a->losses, "losses", MOE_F64, TOPK_LOSSES, -1, err);
+    moe_status s = topk_check_route(t, a, err);
+    if (s) return s;
+    open_call(&c, t, a);
+    s = open_bias(&c, a, err);
     if (s) return s;
     c.weights = a->weights->data;
     c.measure = !router_absent(a->losses);
@@ -219,11 +194,8 @@ moe_status topk_route(const void *self, const moe_route_args *a, moe_err *err) {
 /* The counts of the global batch, k for each of its tokens: then the balance loss is at least 1 where it should be. */
 static moe_status open_batch(call *c, const moe_route_args *a, int64_t divisor, moe_err *err) {
     const topk *t = c->t;
-    const moe_tensor *counts = MOE_REACH(a, moe_route_args, batch_counts) ? a->batch_counts : NULL;
-    moe_status s = router_expect(t->layer, counts, "batch_counts", MOE_I64, t->experts, -1, err);
-    if (s) return s;
     int64_t sum = 0;
-    c->batch = counts->data;
+    c->batch = a->batch_counts->data;
     for (int64_t e = 0; e < t->experts; e++) {
         if (c->batch[e] < 0 || c->batch[e] > divisor)
             return moe_fail(err, MOE_E_ARG, "layer %u: batch_counts of expert %lld is %lld of %lld tokens", t->layer,
@@ -242,7 +214,7 @@ static moe_status open_divisor(call *c, const moe_route_args *a, moe_err *err) {
     c->divisor = 1;
     while (token < c->tokens && !token_live(c, token)) token++;
     if (token == c->tokens || (t->aux_coef <= 0 && t->z_coef <= 0)) return MOE_OK;
-    moe_status s = router_expect(t->layer, a->divisor, "divisor", MOE_I64, 1, -1, err);
+    moe_status s = topk_check_divisor(t, a, err);
     if (s) return s;
     int64_t divisor = *(const int64_t *)a->divisor->data;
     if (divisor <= 0)
@@ -251,8 +223,7 @@ static moe_status open_divisor(call *c, const moe_route_args *a, moe_err *err) {
     c->z_scale = 2 * t->z_coef / c->divisor;
     if (t->aux_scope != TOPK_AUX_GLOBAL) return MOE_OK;
     c->measure = !router_absent(a->losses);
-    if (c->measure) s = router_expect(t->layer, a->losses, "losses", MOE_F64, TOPK_LOSSES, -1, err);
-    return s ? s : open_batch(c, a, divisor, err);
+    return open_batch(c, a, divisor, err);
 }
 
 /* load_e = d loss / d P_te for the tokens of one unit, zero in the padding: aux_coef / divisor * slope * n_e */
@@ -261,7 +232,7 @@ static void spread_load(call *c, int64_t begin) {
     const int64_t *count = c->batch ? c->batch : c->count;
     double tokens = c->divisor;
     if (!c->batch) tokens = (double)longer(count_unit(c, begin, begin + c->unit), 1);
-    double factor = t->aux_coef / c->divisor * balance_slope(t, tokens);
+    double factor = t->aux_coef / c->divisor * topk_slope((double)t->experts, (double)t->k, tokens);
     int64_t e = 0;
     for (; e < t->experts; e++) c->load[e] = (float)(factor * (double)count[e]);
     for (; e < row_padded(t->experts); e++) c->load[e] = 0;
@@ -270,10 +241,9 @@ static void spread_load(call *c, int64_t begin) {
 moe_status topk_route_bwd(const void *self, const moe_route_args *a, moe_err *err) {
     const topk *t = self;
     call c = {0};
-    moe_status s = open_call(&c, t, a, err);
-    if (!s) s = router_expect(t->layer, a->d_weights, "d_weights", MOE_F32, c.tokens, t->k, err);
-    if (!s) s = router_expect(t->layer, a->d_logits, "d_logits", MOE_F32, c.tokens, t->experts, err);
-    if (s || c.tokens == 0) return s;
+    moe_status s = topk_check_backward(t, a, err);
+    if (s || a->logits->shape[0] == 0) return s;
+    open_call(&c, t, a);
     s = open_divisor(&c, a, err);
     if (!s) s = router_check_ids(t->layer, c.ids, c.mask, c.tokens, t->k, t->experts, err);
     if (s) return s;
@@ -284,6 +254,8 @@ moe_status topk_route_bwd(const void *self, const moe_route_args *a, moe_err *er
         run_tokens(&c, begin, begin + c.unit, token_backward);
     }
     if (atomic_load(&c.bad) < c.tokens) return fail_logit(&c, err);
-    if (c.measure) ((double *)a->losses->data)[TOPK_AUX] += balance_slope(t, c.divisor) * weigh_shares(&c, c.batch);
+    if (c.measure)
+        ((double *)a->losses->data)[TOPK_AUX] +=
+            topk_slope((double)t->experts, (double)t->k, c.divisor) * weigh_shares(&c, c.batch);
     return MOE_OK;
 }

@@ -31,41 +31,19 @@ static inline float max8(v8f a) {
     return max;
 }
 
-#define EXP_LEAST -88.0f /* exp of this and of all below is 0: its power of two, 2^-127, is made as 0 */
-
-static inline v8f clamp(v8f x) {
-    return pick(x < splat(EXP_LEAST), splat(EXP_LEAST), x);
+typedef v8f row_f;
+typedef v8i row_mask;
+#define ROW_FN static inline
+static inline v8f row_splat(float a) {
+    return splat(a);
 }
-
-/* exp(x), EXP_LEAST <= x <= 0: x = n ln 2 + r, |r| <= ln 2 / 2, Taylor to r^7 (error below 1e-8), times 2^n. */
-static inline v8f exp8(v8f x) {
-    const v8f magic = splat(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer, kept in the low bits */
-    v8f z = x * splat(1.44269504f) + magic;
-    v8f n = z - magic;
-    v8f r = (x - n * splat(0.693359375f)) - n * splat(-2.12194440e-4f);
-    v8f p = splat(1.0f / 5040.0f);
-    p = p * r + splat(1.0f / 720.0f);
-    p = p * r + splat(1.0f / 120.0f);
-    p = p * r + splat(1.0f / 24.0f);
-    p = p * r + splat(1.0f / 6.0f);
-    p = p * r + splat(0.5f);
-    p = p * (r * r) + r + splat(1.0f);
-    v8i power = ((v8i)z - (v8i)magic + 127) << 23;
-    return p * (v8f)power;
+static inline v8f row_pick(v8i where, v8f yes, v8f no) {
+    return pick(where, yes, no);
 }
-
-/* log(a), 0.5 <= a <= 1: -2 artanh(z), z = (1 - a) / (1 + a) <= 1/3, odd series to z^13. */
-static inline v8f log8(v8f a) {
-    v8f z = (splat(1.0f) - a) / (splat(1.0f) + a), s = z * z;
-    v8f p = splat(1.0f / 13.0f);
-    p = p * s + splat(1.0f / 11.0f);
-    p = p * s + splat(1.0f / 9.0f);
-    p = p * s + splat(1.0f / 7.0f);
-    p = p * s + splat(1.0f / 5.0f);
-    p = p * s + splat(1.0f / 3.0f);
-    p = p * s + splat(1.0f);
-    return splat(-2.0f) * z * p;
+static inline v8f row_power(v8f z, v8f magic) {
+    return (v8f)(((v8i)z - (v8i)magic + 127) << 23);
 }
+#include "elements.h"
 
 static int row_load(const float *in, int64_t n, float *x, float *max) {
     int64_t padded = row_padded(n);
@@ -177,25 +155,21 @@ static void row_top(const float *x, int64_t n, int64_t k, float *val, int32_t *i
 static float row_exp(const float *x, int64_t n, float max, float *e) {
     v8f sum = splat(0);
     for (int64_t i = 0; i < n; i += 8) {
-        v8f v = exp8(clamp(load8(x + i) - splat(max)));
+        v8f v = row_softmax_of(load8(x + i), max);
         store8(e + i, v);
         sum += v;
     }
     return sum8(sum);
 }
 
-/* With m = min(max, 0) and c = exp(m): u = exp(x - m) for x < 0, exp(-x) else (then m = 0), and 1 + u c = 1 +
- * exp(-|x|). sigmoid(x) / c = u / (1 + u c) for x < 0, 1 / (1 + u c) else; 1 - sigmoid(x) the other way round. */
 static float row_sigmoid(const float *x, int64_t n, float max, float *r, float *q) {
-    v8f c = splat(row_unit(max)), m = splat(max < 0 ? max : 0), one = splat(1.0f), sum = splat(0);
+    const float c = row_unit(max), m = max < 0 ? max : 0;
+    v8f sum = splat(0);
     for (int64_t i = 0; i < n; i += 8) {
-        v8f v = load8(x + i);
-        v8i below = v < splat(0);
-        v8f u = exp8(clamp(pick(below, v - m, -v)));
-        v8f inv = one / (one + u * c), share = u * inv;
-        v8f s = pick(below, share, inv);
+        v8f s, rest;
+        row_sigmoid_of(load8(x + i), m, c, &s, &rest);
         store8(r + i, s);
-        store8(q + i, pick(below, inv, share));
+        store8(q + i, rest);
         sum += s;
     }
     return sum8(sum);
@@ -241,18 +215,17 @@ static float row_dot(const float *p, const float *g, int64_t n) {
 /* log P = (x - max) - log sum */
 static double row_exp_entropy(const float *x, int64_t n, float max, const float *e, float sum) {
     v8f dot = splat(0);
-    for (int64_t i = 0; i < n; i += 8) dot += load8(e + i) * clamp(load8(x + i) - splat(max));
+    for (int64_t i = 0; i < n; i += 8) dot += load8(e + i) * row_clamp(load8(x + i) - splat(max));
     return fmax(log((double)sum) - (double)sum8(dot) / (double)sum, 0); /* rounding may leave -1e-8 */
 }
 
-/* log P = log r - log sum; log r = min(x, 0) - m + log(1 / (1 + u c)), and that last factor is q below 0 and r else. */
+/* log P = log r - log sum */
 static double row_sigmoid_entropy(const float *x, int64_t n, float max, const float *r, const float *q, float sum) {
-    v8f m = splat(max < 0 ? max : 0), dot = splat(0);
+    const float m = max < 0 ? max : 0;
+    v8f dot = splat(0);
     for (int64_t i = 0; i < n; i += 8) {
-        v8f v = load8(x + i), s = load8(r + i);
-        v8i below = v < splat(0);
-        v8f power = clamp(pick(below, v - m, splat(0)));
-        dot += s * (power + log8(pick(below, load8(q + i), s)));
+        v8f s = load8(r + i);
+        dot += s * row_sigmoid_log(load8(x + i), m, s, load8(q + i));
     }
     return fmax(log((double)sum) - (double)sum8(dot) / (double)sum, 0); /* rounding may leave -1e-8 */
 }

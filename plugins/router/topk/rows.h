@@ -3,20 +3,14 @@
  * on which of the two builds of rows.c made it. [any], no allocation. */
 #ifndef ROUTER_TOPK_ROWS_H
 #define ROUTER_TOPK_ROWS_H
-#include <math.h>
 #include <stdint.h>
+
+#include "unit.h"
 
 /* n rounded up to the eight lanes. */
 static inline int64_t row_padded(int64_t n) {
     return (n + 7) & ~(int64_t)7;
 }
-
-/* What sigmoid below divides by: exp(min(max, 0)). */
-static inline float row_unit(float max) {
-    return max < 0 ? expf(max) : 1.0f;
-}
-
-enum { ROW_SHARE_BITS = 36 };
 
 typedef struct row_ops {
     /* x [padded n] = in [n], padded. Returns 0 when a value is NaN or infinite. max: the largest value. */

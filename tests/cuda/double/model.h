@@ -177,6 +177,17 @@ static inline unsigned __reduce_add_sync(unsigned mask, unsigned v) {
     return v;
 }
 
+static inline unsigned __reduce_max_sync(unsigned mask, unsigned v) {
+    for (int i = 16; i; i >>= 1) {
+        const unsigned other = __shfl_xor_sync(mask, v, i);
+        v = other > v ? other : v;
+    }
+    return v;
+}
+static inline unsigned __reduce_min_sync(unsigned mask, unsigned v) {
+    return ~__reduce_max_sync(mask, ~v);
+}
+
 template <class T>
 T atomicAdd(T *p, std::common_type_t<T> v) {
     return ::cuda_double::atomic_change(p, [v](T x) { return (T)(x + v); });
@@ -254,6 +265,9 @@ static inline unsigned __float_as_uint(float f) {
     memcpy(&v, &f, 4);
     return v;
 }
+using std::isfinite;
+using std::isinf;
+using std::isnan;
 static inline float rsqrtf(float x) {
     return 1.0f / sqrtf(x);
 }
