@@ -1,0 +1,122 @@
+/* moe.attention/0 backward, queries: a block owns a tile of queries of one head and meets its keys once more:
+ * s = q k^T, p = e^(s - lse), dp = do v^T, ds = p (dp - rowsum(do o)), dq += ds k. Tiles with most keys begin first.
+ * While one tile of keys and values is worked on, the next one comes. */
+#include "attention_tile.cuh"
+
+namespace {
+
+template <class T, int D, int DV>
+struct dq_shape {
+    typedef f32_math<D, DV, (D <= 128 ? 4 : 2), 32> math;
+};
+template <int D, int DV>
+struct dq_shape<bf16, D, DV> {
+    typedef bf16_math<D, DV, (D <= 64 ? 2 : 1), (D <= 128 ? 64 : 32)> math;
+};
+
+template <class P>
+struct dq_room {
+    typename P::T q[P::ROWS * (P::D + P::PAD)], grad_o[P::ROWS * (P::DV + P::PAD)];
+    typename P::T k[2][P::COLS * (P::D + P::PAD)], v[2][P::COLS * (P::DV + P::PAD)];
+    typename P::T p[P::ROOM ? P::ROOM : 16];
+};
+
+/* dp becomes ds. lse, dot: of the thread's rows. */
+template <class P>
+__device__ __forceinline__ void differentiate(typename P::template sum<P::COLS> &s,
+                                              typename P::template sum<P::COLS> &dp, const float *lse,
+                                              const float *dot, float scale2) {
+#pragma unroll
+    for (int i = 0; i < P::OWN; i++)
+#pragma unroll
+        for (int j = 0; j < P::template sum<P::COLS>::OWN; j++)
+            dp.at(i, j) = attention_exp2(fmaf(s.at(i, j), scale2, -lse[i])) * (dp.at(i, j) - dot[i]);
+}
+
+template <class P>
+__global__ void __launch_bounds__(P::THREADS, 1) differentiate_queries(const attention_call c) {
+    typedef typename P::T T;
+    KERNEL_DYNAMIC(dq_room<P>, room);
+    attention_place here = attention_here(c, c.heads);
+    here.tile = (int)gridDim.x / (c.batch * c.heads) - 1 - here.tile; /* the last queries see most */
+    const int first = here.tile * P::ROWS, n = min(P::ROWS, c.seq - first), kv_head = here.head / (c.heads / c.kv_heads);
+    const int32_t *docs = c.doc ? c.doc + here.token : nullptr, *own_docs = docs ? docs + first : nullptr;
+    const T *qkv = static_cast<const T *>(c.qkv);
+    const T *k = attention_key(c, qkv, here.token, kv_head), *v = attention_value(c, qkv, here.token, kv_head);
+    const attention_range own = attention_docs(c, here.sequence, first, P::ROWS);
+    int j, end;
+    attention_key_tiles<P::COLS>(c, first, P::ROWS, &j, &end);
+    j = attention_next<P::COLS>(c, here.sequence, own, j, end);
+    attention_load<P, P::ROWS, P::D>(room->q, attention_query(c, qkv, here.token + first, here.head), c.width, n,
+                                     c.dim, own_docs, c.packs);
+    attention_load<P, P::ROWS, P::DV>(room->grad_o,
+                                      attention_out(c, static_cast<const T *>(c.grad_o), here.token + first, here.head),
+                                      c.o_width, n, c.v_dim, own_docs, c.packs);
+    auto load_keys = [&](int tile, int half) {
+        const int at = tile * P::COLS;
+        const int32_t *key_docs = docs ? docs + at : nullptr;
+        attention_load<P, P::COLS, P::D>(room->k[half], k + at * c.width, c.width, c.seq - at, c.dim, key_docs,
+                                         c.packs);
+        attention_load<P, P::COLS, P::DV>(room->v[half], v + at * c.width, c.width, c.seq - at, c.v_dim, key_docs,
+                                          c.packs);
+        tile_copy_commit();
+    };
+    float lse[P::OWN], dot[P::OWN];
+    const int64_t row = attention_row(c, here, here.head) + first;
+#pragma unroll
+    for (int i = 0; i < P::OWN; i++) {
+        lse[i] = P::row(i) < n ? c.lse[row + P::row(i)] : INFINITY;
+        dot[i] = P::row(i) < n ? c.dot[row + P::row(i)] : 0.0f;
+    }
+    typename P::template sum<P::D> dq;
+    attention_zero<P, P::D>(dq);
+    if (j < end) load_keys(j, 0);
+    for (int half = 0, next; j < end; half ^= 1, j = next) {
+        const int at = j * P::COLS;
+        const bool mixed = attention_mixed(own, attention_docs(c, here.sequence, at, P::COLS));
+        const attention_meeting<P, false> meeting = {first, at, mixed};
+        next = attention_next<P::COLS>(c, here.sequence, own, j + 1, end);
+        tile_copy_wait<0>();
+        __syncthreads(); /* this half is there; nobody needs the other one any more */
+        if (next < end) load_keys(next, half ^ 1);
+        if (!meeting.seen(c)) continue;
+        typename P::template sum<P::COLS> s, dp;
+        attention_zero<P, P::COLS>(s);
+        P::template add_scores<P::D, P::COLS>(s, room->q, room->k[half]);
+        if (meeting.masks(c)) meeting.mask(c, docs, s);
+        attention_zero<P, P::COLS>(dp);
+        P::template add_scores<P::DV, P::COLS>(dp, room->grad_o, room->v[half]);
+        differentiate<P>(s, dp, lse, dot, c.scale2);
+        P::template add_rows<P::COLS, P::D>(dq, dp, room->k[half], room->p);
+    }
+    tile_copy_wait<0>();
+    attention_scale<P, P::D>(dq, c.scale);
+    attention_store<P, P::D>(dq, room->q,
+                             attention_query(c, static_cast<T *>(c.dqkv), here.token + first, here.head), c.width, n,
+                             c.dim, c.packs);
+}
+
+template <class T, int D, int DV>
+void launch(const attention_call &c, cudaStream_t stream) {
+    typedef typename dq_shape<T, D, DV>::math P;
+    KERNEL_LARGE_SHARED(differentiate_queries<P>, sizeof(dq_room<P>));
+    KERNEL_LAUNCH(differentiate_queries<P>, attention_blocks(c, c.heads, P::ROWS), P::THREADS, sizeof(dq_room<P>),
+                  stream, c);
+}
+
+template <class T>
+void choose(const attention_call &c, cudaStream_t stream) {
+#define TRY(D, DV) \
+    if (c.dim <= D && c.v_dim <= DV) return launch<T, D, DV>(c, stream);
+    ATTENTION_DIMS(TRY)
+#undef TRY
+}
+
+}  // namespace
+
+void attention_run_dq(const attention_call &c, int32_t dtype, cudaStream_t stream) {
+    if (dtype == MOE_F32)
+        choose<float>(c, stream);
+    else
+        choose<bf16>(c, stream);
+}

@@ -1,0 +1,151 @@
+/* moe.attention/0 forward: o and log-sum-exp, by a running softmax over tiles of keys (Dao et al., arXiv 2307.08691,
+ * algorithm 1). Tiles with most keys begin first. The next tile of keys comes while values are multiplied, values come
+ * while scores are. */
+#include "attention_tile.cuh"
+
+namespace {
+
+template <class T, int D, int DV>
+struct forward_shape {
+    typedef f32_math<D, DV, (D <= 128 ? 4 : 2), 32> math;
+};
+template <int D, int DV>
+struct forward_shape<bf16, D, DV> {
+    typedef bf16_math<D, DV, (DV <= 96 ? 2 : 1), (D == 96 || D == 256 ? 32 : 64)> math;
+};
+
+/* The running softmax of a thread's rows: largest score, the thread's share of the sum. */
+template <class P>
+struct running {
+    float most[P::OWN], total[P::OWN];
+
+    /* A sink is a score without a value. most is never minus infinity: what has not been seen yet weighs 0. */
+    __device__ __forceinline__ void begin(const float *sink) {
+        const float logit = sink ? *sink * 1.44269504f : 0.0f; /* log2(e) */
+#pragma unroll
+        for (int i = 0; i < P::OWN; i++) {
+            most[i] = sink ? fmaxf(logit, -FLT_MAX) : -FLT_MAX;
+            total[i] = sink && math_leads<P>() ? attention_exp2(logit - most[i]) : 0.0f;
+        }
+    }
+    /* s becomes p; o is scaled to the new largest score. */
+    __device__ __forceinline__ void add(typename P::template sum<P::COLS> &s, typename P::template sum<P::DV> &o,
+                                        float scale2) {
+#pragma unroll
+        for (int i = 0; i < P::OWN; i++) {
+            float largest = most[i];
+#pragma unroll
+            for (int j = 0; j < P::template sum<P::COLS>::OWN; j++) largest = fmaxf(largest, s.at(i, j) * scale2);
+            largest = lanes_max<P::LANES>(largest);
+            const float keep = attention_exp2(most[i] - largest);
+            most[i] = largest;
+            total[i] *= keep;
+#pragma unroll
+            for (int j = 0; j < P::template sum<P::COLS>::OWN; j++) {
+                s.at(i, j) = attention_exp2(fmaf(s.at(i, j), scale2, -largest));
+                total[i] += s.at(i, j);
+            }
+#pragma unroll
+            for (int j = 0; j < P::template sum<P::DV>::OWN; j++) o.at(i, j) *= keep;
+        }
+    }
+    /* o is divided by the sum; lse of the block's query 0. */
+    __device__ __forceinline__ void end(typename P::template sum<P::DV> &o, float *lse, int n) {
+#pragma unroll
+        for (int i = 0; i < P::OWN; i++) {
+            const float sum = lanes_sum<P::LANES>(total[i]), inverse = sum > 0.0f ? 1.0f / sum : 0.0f;
+#pragma unroll
+            for (int j = 0; j < P::template sum<P::DV>::OWN; j++) o.at(i, j) *= inverse;
+            if (math_leads<P>() && P::row(i) < n) lse[P::row(i)] = sum > 0.0f ? most[i] + log2f(sum) : INFINITY;
+        }
+    }
+};
+
+template <class P>
+struct forward_room {
+    typename P::T q[P::ROWS * (P::D + P::PAD)];
+    typename P::T k[P::COLS * (P::D + P::PAD)], v[P::COLS * (P::DV + P::PAD)];
+    typename P::T p[P::ROOM ? P::ROOM : 16];
+};
+
+template <class P, int BLOCKS>
+__global__ void __launch_bounds__(P::THREADS, BLOCKS) attend(const attention_call c) {
+    typedef typename P::T T;
+    KERNEL_DYNAMIC(forward_room<P>, room);
+    attention_place here = attention_here(c, c.heads);
+    here.tile = (int)gridDim.x / (c.batch * c.heads) - 1 - here.tile; /* the last queries see most */
+    const int first = here.tile * P::ROWS, n = min(P::ROWS, c.seq - first), kv_head = here.head / (c.heads / c.kv_heads);
+    const int32_t *docs = c.doc ? c.doc + here.token : nullptr;
+    const T *qkv = static_cast<const T *>(c.qkv), *q = attention_query(c, qkv, here.token, here.head);
+    const T *k = attention_key(c, qkv, here.token, kv_head), *v = attention_value(c, qkv, here.token, kv_head);
+    const attention_range own = attention_docs(c, here.sequence, first, P::ROWS);
+    int j, end;
+    attention_key_tiles<P::COLS>(c, first, P::ROWS, &j, &end);
+    j = attention_next<P::COLS>(c, here.sequence, own, j, end);
+
+    typename P::template sum<P::DV> o;
+    running<P> softmax;
+    attention_zero<P, P::DV>(o);
+    softmax.begin(c.sinks ? c.sinks + here.head : nullptr);
+    attention_load<P, P::ROWS, P::D>(room->q, q + first * c.width, c.width, n, c.dim, docs ? docs + first : nullptr,
+                                     c.packs);
+    auto load_keys = [&](int tile) {
+        const int at = tile * P::COLS;
+        attention_load<P, P::COLS, P::D>(room->k, k + at * c.width, c.width, c.seq - at, c.dim,
+                                         docs ? docs + at : nullptr, c.packs);
+        tile_copy_commit();
+    };
+    if (j < end) load_keys(j);
+    while (j < end) {
+        const int at = j * P::COLS, next = attention_next<P::COLS>(c, here.sequence, own, j + 1, end);
+        const bool mixed = attention_mixed(own, attention_docs(c, here.sequence, at, P::COLS));
+        const attention_meeting<P, false> meeting = {first, at, mixed};
+        const bool seen = meeting.seen(c);
+        tile_copy_wait<0>();
+        __syncthreads(); /* the keys are there; the last values are not needed any more */
+        attention_load<P, P::COLS, P::DV>(room->v, v + at * c.width, c.width, c.seq - at, c.v_dim,
+                                          docs ? docs + at : nullptr, c.packs);
+        tile_copy_commit();
+        typename P::template sum<P::COLS> s;
+        attention_zero<P, P::COLS>(s);
+        if (seen) P::template add_scores<P::D, P::COLS>(s, room->q, room->k);
+        tile_copy_wait<0>();
+        __syncthreads(); /* the values are there; the keys are not needed any more */
+        if (next < end) load_keys(next);
+        if (seen) {
+            if (meeting.masks(c)) meeting.mask(c, docs, s);
+            softmax.add(s, o, c.scale2);
+            P::template add_rows<P::COLS, P::DV>(o, s, room->v, room->p);
+        }
+        j = next;
+    }
+    softmax.end(o, c.lse + attention_row(c, here, here.head) + first, n);
+    tile_copy_wait<0>();
+    attention_store<P, P::DV>(o, room->q, attention_out(c, static_cast<T *>(c.o), here.token + first, here.head),
+                              c.o_width, n, c.v_dim, c.packs);
+}
+
+template <class T, int D, int DV>
+void launch(const attention_call &c, cudaStream_t stream) {
+    typedef typename forward_shape<T, D, DV>::math P;
+    constexpr int BLOCKS = sizeof(T) == 2 ? 2 : 1;
+    KERNEL_LARGE_SHARED((attend<P, BLOCKS>), sizeof(forward_room<P>));
+    KERNEL_LAUNCH((attend<P, BLOCKS>), attention_blocks(c, c.heads, P::ROWS), P::THREADS, sizeof(forward_room<P>), stream, c);
+}
+
+template <class T>
+void choose(const attention_call &c, cudaStream_t stream) {
+#define TRY(D, DV) \
+    if (c.dim <= D && c.v_dim <= DV) return launch<T, D, DV>(c, stream);
+    ATTENTION_DIMS(TRY)
+#undef TRY
+}
+
+}  // namespace
+
+void attention_run_forward(const attention_call &c, int32_t dtype, cudaStream_t stream) {
+    if (dtype == MOE_F32)
+        choose<float>(c, stream);
+    else
+        choose<bf16>(c, stream);
+}
