@@ -23,7 +23,6 @@
     X(jitter) \
     X(join) \
     X(mla_pack) \
-    X(name) \
     X(permute) \
     X(rmsnorm) \
     X(rope) \
