@@ -48,11 +48,11 @@ foreach(arch ${MOE_CUDA_ARCHITECTURES})
 endforeach()
 
 # moe_cuda_plugin(<kind> <file> SOURCES <.c and .cu> [INCLUDES ...] [LIBS ...] [CUDA_LIBS cublasLt nccl]
-#                 [NVCC <flags>]):
+#                 [NVCC <its flags>] [OPTIONS <flags of the C and C++ compilers>]):
 # build/plugins/<kind>/<file>.so and build/double/plugins/<kind>/<file>.so. Targets plugin_<kind>_<file> and
 # plugin_double_<kind>_<file>.
 function(moe_cuda_plugin kind file)
-  cmake_parse_arguments(ARG "" "" "SOURCES;INCLUDES;LIBS;CUDA_LIBS;NVCC" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SOURCES;INCLUDES;LIBS;CUDA_LIBS;NVCC;OPTIONS" ${ARGN})
   set(objects)
   set(doubles)
   set(plain)
@@ -88,6 +88,7 @@ function(moe_cuda_plugin kind file)
     list(APPEND targets plugin_${kind}_${file})
   endif()
   foreach(target ${targets})
+    target_compile_options(${target} PRIVATE ${ARG_OPTIONS})
     target_include_directories(${target} PRIVATE ${includes})
     target_include_directories(${target} SYSTEM PRIVATE ${CUDA_INCLUDE})
     set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX CXX_VISIBILITY_PRESET hidden)
