@@ -45,10 +45,10 @@ static void run(outcome *o, const char *program, const char *word) {
     o->code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 static void want_code(const outcome *o, int code) {
-    ck_assert_msg(o->code == code, "exit code %d, want %d:\n%s", o->code, code, o->text);
+    ck_assert_msg(o->code == code, "exit code %d, want %d:\n%.2000s", o->code, code, o->text);
 }
 static void want_text(const outcome *o, const char *part) {
-    ck_assert_msg(strstr(o->text, part), "no \"%s\" in:\n%s", part, o->text);
+    ck_assert_msg(strstr(o->text, part), "no \"%s\" in:\n%.2000s", part, o->text);
 }
 static int sanitizer_is(const char *name) {
     return strstr(CAUGHT_SANITIZER, name) != NULL;

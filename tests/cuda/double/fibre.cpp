@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
+#include <set>
 #include <vector>
 
 #if defined(__SANITIZE_THREAD__)
@@ -98,6 +100,28 @@ struct block {
 };
 
 thread_local block *running;
+
+/* A thread's block, used again by all that it runs. Known to all, so that of a thread that never ends it is not lost. */
+struct own_block {
+    block *const mine = new block;
+    own_block() {
+        std::lock_guard<std::mutex> hold(lock());
+        all().insert(mine);
+    }
+    ~own_block() {
+        std::lock_guard<std::mutex> hold(lock());
+        all().erase(mine);
+        delete mine;
+    }
+    static std::mutex &lock() {
+        static std::mutex *m = new std::mutex;
+        return *m;
+    }
+    static std::set<block *> &all() {
+        static auto *blocks = new std::set<block *>;
+        return *blocks;
+    }
+};
 
 DOUBLE_UNSEEN void tsan_release(void *p) {
 #if defined(__SANITIZE_THREAD__)
@@ -287,7 +311,8 @@ DOUBLE_UNSEEN void yield() {
 
 DOUBLE_UNSEEN void run_block(dim3 grid, dim3 dim, size_t shared_bytes, const std::function<void()> &kernel,
                              uint64_t index) {
-    static thread_local block b;
+    static thread_local own_block own;
+    block &b = *own.mine;
     b.n = b.live = dim.x * dim.y * dim.z;
     b.at.block_dim = dim;
     b.at.grid_dim = grid;
