@@ -125,21 +125,24 @@ static moe_status add_plan(cuda_products *all, cuda_plan *plan, const char *op, 
     return MOE_OK;
 }
 
-cuda_plan *cuda_plan_of(cuda_products *all, const cuda_product *p, uint64_t alignment, const char *op, moe_err *err) {
+moe_status cuda_plan_find(cuda_products *all, const cuda_product *p, uint64_t alignment, const char *op,
+                          cuda_plan **out, moe_err *err) {
     const plan_key key = key_of(p, alignment);
     for (int64_t i = 0; i < all->n_plans; i++)
-        if (memcmp(&all->plans[i]->key, &key, sizeof key) == 0) return all->plans[i];
+        if (memcmp(&all->plans[i]->key, &key, sizeof key) == 0) {
+            *out = all->plans[i];
+            return MOE_OK;
+        }
     cuda_plan *plan = calloc(1, sizeof *plan + (key.grouped ? CLASSES : 1) * sizeof plan->choices[0]);
-    if (!plan) {
-        moe_fail(err, MOE_E_NOMEM, "%s: plan of a product", op);
-        return NULL;
-    }
+    if (!plan) return moe_fail(err, MOE_E_NOMEM, "%s: plan of a product", op);
     plan->key = key;
     moe_status s = blaslt_status(describe(plan, p), op, "descriptors of a product", err);
     if (s == MOE_OK) s = add_plan(all, plan, op, err);
-    if (s == MOE_OK) return plan;
-    drop_plan(plan);
-    return NULL;
+    if (s == MOE_OK)
+        *out = plan;
+    else
+        drop_plan(plan);
+    return s;
 }
 
 /* ---- algorithms ---- */
@@ -149,6 +152,14 @@ static int class_of(const cuda_plan *plan, int64_t rows) {
     if (!plan->key.grouped) return 0;
     while (i < CLASSES - 1 && INT64_C(1) << i < rows) i++;
     return i;
+}
+
+static int first_class(const cuda_plan *plan) {
+    return plan->key.grouped ? LEAST_CLASS : 0;
+}
+/* The most rows of class i, for which its algorithm is chosen. */
+static int64_t most_rows(const cuda_plan *plan, int i) {
+    return plan->key.grouped ? INT64_C(1) << i : plan->key.m;
 }
 
 /* The layouts of this number of rows. */
@@ -177,8 +188,7 @@ static cublasStatus_t prefer(cublasLtMatmulPreference_t wish, uint64_t alignment
     return s;
 }
 
-static moe_status choose(cuda_products *all, cuda_plan *plan, int i, int64_t rows, uint64_t most, const char *op,
-                         moe_err *err) {
+static moe_status choose(cuda_products *all, cuda_plan *plan, int i, uint64_t most, const char *op, moe_err *err) {
     cublasLtMatmulPreference_t wish = NULL;
     cublasLtMatmulHeuristicResult_t found;
     choice *c = &plan->choices[i];
@@ -186,7 +196,7 @@ static moe_status choose(cuda_products *all, cuda_plan *plan, int i, int64_t row
     memset(&found, 0, sizeof found);
     cublasStatus_t s = cublasLtMatmulPreferenceCreate(&wish);
     if (s == CUBLAS_STATUS_SUCCESS) s = prefer(wish, plan->key.alignment, most);
-    if (s == CUBLAS_STATUS_SUCCESS) s = set_rows(plan, rows);
+    if (s == CUBLAS_STATUS_SUCCESS) s = set_rows(plan, most_rows(plan, i));
     if (s == CUBLAS_STATUS_SUCCESS)
         s = cublasLtMatmulAlgoGetHeuristic(all->handle, plan->desc, plan->a, plan->b, plan->out, plan->out, wish, 1,
                                            &found, &n);
@@ -198,35 +208,33 @@ static moe_status choose(cuda_products *all, cuda_plan *plan, int i, int64_t row
     return MOE_OK;
 }
 
-moe_status cuda_plan_prepare(cuda_products *all, cuda_plan *plan, const cuda_product *p, const char *op,
-                             uint64_t *workspace, moe_err *err) {
-    const int first = plan->key.grouped ? LEAST_CLASS : 0, last = class_of(plan, p->m);
-    uint64_t most = 0;
-    for (int i = first; i <= last; i++) {
-        const int64_t rows = plan->key.grouped ? INT64_C(1) << i : p->m;
-        moe_status s = MOE_OK;
-        if (plan->choices[i].state == NOT_ASKED) s = choose(all, plan, i, rows, MOST_WORKSPACE, op, err);
-        if (s != MOE_OK) return s;
-        if (plan->choices[i].workspace > most) most = plan->choices[i].workspace;
-    }
-    *workspace = (most + CUDA_ALIGNMENT - 1) / CUDA_ALIGNMENT * CUDA_ALIGNMENT;
-    return MOE_OK;
+moe_status cuda_plan_prepare(cuda_products *all, cuda_plan *plan, int64_t rows, const char *op, moe_err *err) {
+    moe_status s = MOE_OK;
+    for (int i = first_class(plan); i <= class_of(plan, rows) && s == MOE_OK; i++)
+        if (plan->choices[i].state == NOT_ASKED) s = choose(all, plan, i, MOST_WORKSPACE, op, err);
+    return s;
 }
 
-moe_status cuda_plan_run(cuda_products *all, cuda_plan *plan, const cuda_product *p, int64_t rows, const char *op,
-                         int *done, moe_err *err) {
+uint64_t cuda_plan_workspace(const cuda_plan *plan, int64_t rows) {
+    uint64_t most = 0;
+    for (int i = first_class(plan); i <= class_of(plan, rows); i++)
+        if (plan->choices[i].workspace > most) most = plan->choices[i].workspace;
+    return (most + CUDA_ALIGNMENT - 1) / CUDA_ALIGNMENT * CUDA_ALIGNMENT;
+}
+
+moe_status cuda_plan_run(cuda_products *all, cuda_plan *plan, const cuda_product *p, const char *op, int *done,
+                         moe_err *err) {
     static const float one = 1.0f, zero = 0.0f;
-    const int i = class_of(plan, rows);
+    const int i = class_of(plan, p->m);
     const choice *c = &plan->choices[i];
     *done = 0;
     if (c->state == NOT_ASKED) {
-        const int64_t most = plan->key.grouped ? INT64_C(1) << i : rows;
-        const moe_status s = choose(all, plan, i, most, 0, op, err);
+        const moe_status s = choose(all, plan, i, 0, op, err);
         if (s != MOE_OK) return s;
     }
     if (c->state == NONE) return MOE_OK;
     if (c->workspace && !p->workspace) return moe_fail(err, MOE_E_ARG, "%s: workspace is NULL", op);
-    cublasStatus_t s = set_rows(plan, rows);
+    cublasStatus_t s = set_rows(plan, p->m);
     if (s == CUBLAS_STATUS_SUCCESS)
         s = cublasLtMatmul(all->handle, plan->desc, &one, p->b, plan->a, p->a, plan->b, p->accumulate ? &one : &zero,
                            p->out, plan->out, p->out, plan->out, &c->algo, p->workspace, c->workspace, p->stream);

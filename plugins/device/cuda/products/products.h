@@ -59,31 +59,12 @@ moe_status cuda_product_sizes(cuda_device *dev, const cuda_product *p, const cha
  * are needed; MOE_E_DATA: a first offset below 0, a count outside of its rows; token: the group) go to the fault. */
 moe_status cuda_product_run(cuda_device *dev, const cuda_product *p, const char *op, moe_err *err);
 
-/* ---- tiles.cu: our own kernels ---- */
-/* [step] Everything. rows' numbers are read on the device. */
-moe_status cuda_tiles_run(const cuda_product *p, const char *op, moe_err *err);
-
-/* ---- blaslt.c ---- */
+/* ---- the instance's ---- */
 typedef struct cuda_plan cuda_plan; /* the descriptors and algorithms of a product's shapes */
-
-/* Operands of these dtypes and widths at these addresses can be cuBLASLt's: its alignment in bytes, else 0. Data may be
- * NULL. */
-uint64_t cuda_blaslt_alignment(const cuda_product *p);
-/* The plan of the product at this alignment, made where it is new. NULL and err on failure only. */
-cuda_plan *cuda_plan_of(cuda_products *all, const cuda_product *p, uint64_t alignment, const char *op, moe_err *err);
-/* [main] Chooses for every number of rows up to p->m that a group can have (dense: for p->m). *workspace: bytes of a
- * call of any of them, a multiple of CUDA_ALIGNMENT. */
-moe_status cuda_plan_prepare(cuda_products *all, cuda_plan *plan, const cuda_product *p, const char *op,
-                             uint64_t *workspace, moe_err *err);
-/* [step] One dense product of `rows` rows (all shape's sizes at least 1) on p->stream. *done 0: cuBLASLt has no kernel
- * for it, and nothing was enqueued. */
-moe_status cuda_plan_run(cuda_products *all, cuda_plan *plan, const cuda_product *p, int64_t rows, const char *op,
-                         int *done, moe_err *err);
-
-/* ---- of the instance ---- */
-enum { CUDA_LANES = 4 }; /* streams over which the groups of a product are spread */
+/* Streams over which the groups of a product are spread: lane 0 is the call's own. */
+enum { CUDA_LANES = 4 };
 typedef struct cuda_lanes {
-    cudaStream_t stream[CUDA_LANES];
+    cudaStream_t stream[CUDA_LANES]; /* [0] NULL */
     cudaEvent_t fork, join[CUDA_LANES];
 } cuda_lanes;
 struct cuda_products {
@@ -92,8 +73,39 @@ struct cuda_products {
     cuda_plan **plans; /* [n_plans], room for some more */
     int64_t n_plans, room;
 };
+
+/* ---- tiles.cu: our own kernels ---- */
+/* [step] Everything. rows' numbers are read on the device. */
+moe_status cuda_tiles_run(const cuda_product *p, const char *op, moe_err *err);
+
+/* ---- blaslt.c ---- */
 moe_status cuda_blaslt_open(cuda_products *all, moe_err *err);
 void cuda_blaslt_close(cuda_products *all);
+
+/* Operands of these dtypes and widths at these addresses can be cuBLASLt's: its alignment in bytes, else 0. Data may be
+ * NULL. */
+uint64_t cuda_blaslt_alignment(const cuda_product *p);
+/* The plan of the product at this alignment, made where it is new. */
+moe_status cuda_plan_find(cuda_products *all, const cuda_product *p, uint64_t alignment, const char *op,
+                          cuda_plan **out, moe_err *err);
+/* [main] Chooses for every number of rows up to `rows` that a group can have (dense: for this number). */
+moe_status cuda_plan_prepare(cuda_products *all, cuda_plan *plan, int64_t rows, const char *op, moe_err *err);
+/* Bytes of workspace of a product of up to `rows` rows, once prepared: a multiple of CUDA_ALIGNMENT. */
+uint64_t cuda_plan_workspace(const cuda_plan *plan, int64_t rows);
+/* [step] One dense product of p->m rows, all sizes at least 1. *done 0: cuBLASLt has no kernel for it, and nothing was
+ * enqueued. */
+moe_status cuda_plan_run(cuda_products *all, cuda_plan *plan, const cuda_product *p, const char *op, int *done,
+                         moe_err *err);
+
+/* ---- lanes.c ---- */
+moe_status cuda_lanes_open(cuda_lanes *l, moe_err *err);
+void cuda_lanes_close(cuda_lanes *l);
+/* Does the host know the rows of each group, and do they fit together? */
+int cuda_lanes_take(const cuda_product *p);
+/* [step] All groups of p. Its workspace has a part for each lane. */
+moe_status cuda_lanes_run(cuda_device *dev, cuda_plan *plan, const cuda_product *p, const char *op, moe_err *err);
+/* [step] A dense product, or one group's, by the plan (NULL: not cuBLASLt's). */
+moe_status cuda_product_run_one(cuda_device *dev, cuda_plan *plan, const cuda_product *p, const char *op, moe_err *err);
 
 #ifdef __cplusplus
 }

@@ -58,7 +58,7 @@ __device__ __forceinline__ void multiply(const stage &s, int row, int column, fl
 
 /* The next tiles are on their way into registers while these are multiplied. */
 template <int ROLE, class A, class B, class Out>
-__global__ void __launch_bounds__(THREADS) product(tile_args p) {
+__global__ void __launch_bounds__(THREADS, 2) product(tile_args p) {
     constexpr bool a_inside = ROLE != MOE_WGRAD, b_inside = ROLE == MOE_FPROP;
     struct two {
         stage of[2];

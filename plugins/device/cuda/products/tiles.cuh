@@ -93,15 +93,14 @@ __device__ __forceinline__ int tile_least(int64_t n, int most) {
 template <int ROLE, int R, int C>
 __device__ __forceinline__ bool tile_find(const tile_args &p, tile_job *j) {
     const int width = ROLE == MOE_FPROP ? p.n : p.k, strips = (width + C - 1) / C;
-    const int column = (int)(blockIdx.x % strips) * C;
-    const int64_t slot = blockIdx.x / strips;
+    const int column = (int)blockIdx.x % strips * C, slot = (int)blockIdx.x / strips; /* in 32 bits */
     int64_t begin, valid, end;
     j->lda = ROLE == MOE_FPROP ? p.k : p.n;
     j->ldb = p.k;
     j->ldo = width;
     j->columns = tile_least(width - column, C);
     if (ROLE == MOE_WGRAD) {
-        const int heights = (p.n + R - 1) / R, group = (int)(slot / heights), row = (int)(slot % heights) * R;
+        const int heights = (p.n + R - 1) / R, group = slot / heights, row = slot % heights * R;
         tile_rows(p, group, &begin, &valid, &end);
         j->a = begin * p.n + row;
         j->b = begin * p.k + column;

@@ -104,7 +104,7 @@ __device__ __forceinline__ void store(const tile_job &j, Out *out, int row, int 
 }
 
 template <int ROLE, bool PACKS, class Out>
-__global__ void __launch_bounds__(THREADS) product(tile_args p) {
+__global__ void __launch_bounds__(THREADS, PACKS ? 2 : 1) product(tile_args p) {
     constexpr bool a_inside = ROLE != MOE_WGRAD, b_inside = ROLE == MOE_FPROP;
     KERNEL_DYNAMIC(bf16, room);
     tile_job j;
@@ -112,22 +112,22 @@ __global__ void __launch_bounds__(THREADS) product(tile_args p) {
     if (!tile_find<ROLE, R, C>(p, &j)) return;
     const bf16 *a = static_cast<const bf16 *>(p.a) + j.a, *b = static_cast<const bf16 *>(p.b) + j.b;
     const int64_t step_a = D * (a_inside ? INT64_C(1) : j.lda), step_b = D * (b_inside ? INT64_C(1) : j.ldb);
-    const int64_t steps = (j.depth + D - 1) / D;
+    const int steps = (int)((j.depth + D - 1) / D);
     const int warp = (int)threadIdx.x / 32, row = warp / WARPS_ACROSS * WARP_R, column = warp % WARPS_ACROSS * WARP_C;
     const bool busy = row < j.rows && column < j.columns;
     warp_sums sum = {};
-    auto fetch = [&](int64_t step) { /* one group of copies, whatever is there */
-                                     bf16 *to = room + step % STAGES * (2 * OPERAND);
-                                     const int depth = tile_least(j.depth - step * D, D);
-                                     if (step < steps) {
-                                         load_operand<a_inside, PACKS>(to, a + step * step_a, j.lda, j.rows, depth);
-                                         load_operand<b_inside, PACKS>(to + OPERAND, b + step * step_b, j.ldb,
-                                                                       j.columns, depth);
-                                     }
-                                     tile_copy_commit();
+    auto fetch = [&](int step) { /* one group of copies, whatever is there */
+                                 bf16 *to = room + step % STAGES * (2 * OPERAND);
+                                 const int depth = tile_least(j.depth - (int64_t)step * D, D);
+                                 if (step < steps) {
+                                     load_operand<a_inside, PACKS>(to, a + step * step_a, j.lda, j.rows, depth);
+                                     load_operand<b_inside, PACKS>(to + OPERAND, b + step * step_b, j.ldb, j.columns,
+                                                                   depth);
+                                 }
+                                 tile_copy_commit();
     };
-    for (int64_t step = 0; step < STAGES - 1; step++) fetch(step);
-    for (int64_t step = 0; step < steps; step++) {
+    for (int step = 0; step < STAGES - 1; step++) fetch(step);
+    for (int step = 0; step < steps; step++) {
         tile_copy_wait<STAGES - 2>();
         __syncthreads(); /* this step is there, and all are done with the last one */
         fetch(step + STAGES - 1);
