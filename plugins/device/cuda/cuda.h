@@ -18,11 +18,11 @@ typedef struct cuda_products cuda_products; /* handles and chosen algorithms of 
 
 /* The `dev` of moe_op calls. Constant after create, but for products, whose cache grows. */
 typedef struct cuda_device {
-    int index;               /* of this machine's devices */
-    int units;               /* multiprocessors */
-    uint64_t memory_total;   /* bytes */
-    cudaStream_t own;        /* allocations are made and cleared on it */
-    cuda_products *products; /* NULL until the first product is asked for */
+    int index;             /* of this machine's devices */
+    int units;             /* multiprocessors */
+    uint64_t memory_total; /* bytes */
+    cudaStream_t own;      /* allocations are made and cleared on it */
+    cuda_products *products;
     char name[96];
 } cuda_device;
 

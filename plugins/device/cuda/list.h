@@ -22,10 +22,12 @@
     X(head_norm) \
     X(jitter) \
     X(join) \
+    X(linear) \
     X(mla_pack) \
     X(permute) \
     X(rmsnorm) \
     X(rope) \
+    X(router_linear) \
     X(sgd) \
     X(sigmoid) \
     X(sumsq) \

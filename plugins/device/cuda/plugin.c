@@ -3,6 +3,7 @@
 #include <moe/plugin.h>
 
 #include "device.h"
+#include "products/products.h"
 
 /* Which device, and what it is. */
 static moe_status find_device(cuda_device *dev, const moe_device_cfg *cfg, moe_err *err) {
@@ -27,6 +28,17 @@ static moe_status find_device(cuda_device *dev, const moe_device_cfg *cfg, moe_e
     return MOE_OK;
 }
 
+static void device_destroy(void *self) {
+    cuda_device *dev = self;
+    if (!dev) return;
+    cuda_products_destroy(dev->products);
+    if (dev->own) {
+        cudaStreamSynchronize(dev->own);
+        cudaStreamDestroy(dev->own);
+    }
+    free(dev);
+}
+
 static moe_status device_create(const moe_device_cfg *cfg, const moe_host *host, void **self, moe_err *err) {
     (void)host;
     cuda_device *dev = calloc(1, sizeof *dev);
@@ -34,20 +46,12 @@ static moe_status device_create(const moe_device_cfg *cfg, const moe_host *host,
     moe_status s = find_device(dev, cfg, err);
     if (s == MOE_OK)
         s = cuda_status(cudaStreamCreateWithFlags(&dev->own, cudaStreamNonBlocking), "device/cuda: stream", err);
-    if (s != MOE_OK) {
-        free(dev);
-        return s;
-    }
-    *self = dev;
-    return MOE_OK;
-}
-
-static void device_destroy(void *self) {
-    cuda_device *dev = self;
-    if (!dev) return;
-    cudaStreamSynchronize(dev->own);
-    cudaStreamDestroy(dev->own);
-    free(dev);
+    if (s == MOE_OK) s = cuda_products_create(&dev->products, err);
+    if (s == MOE_OK)
+        *self = dev;
+    else
+        device_destroy(dev);
+    return s;
 }
 
 static moe_status device_info(void *self, moe_device_info *info, moe_err *err) {

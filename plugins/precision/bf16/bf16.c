@@ -2,29 +2,22 @@
  * FP32, and the FP32 master weights are core's. No scales, so no options. The work is in ../common/linear.c. */
 #include <linear.h>
 
-static const linear_format format = {.id = "bf16", .act = MOE_BF16, .weight = MOE_BF16, .row_align = 1};
+#define FORMAT(align) \
+    { .id = "bf16", .act = MOE_BF16, .weight = MOE_BF16, .row_align = (align) }
+static const linear_format cpu_format = FORMAT(1), cuda_format = FORMAT(LINEAR_CUDA_ROWS);
 
-static moe_status bf16_create(const moe_precision_cfg *cfg, const moe_host *host, void **self, moe_err *err) {
+static moe_status cpu_create(const moe_precision_cfg *cfg, const moe_host *host, void **self, moe_err *err) {
     (void)cfg; /* no options */
-    return linear_create(&format, host, self, err);
+    return linear_create(&cpu_format, host, self, err);
+}
+static moe_status cuda_create(const moe_precision_cfg *cfg, const moe_host *host, void **self, moe_err *err) {
+    (void)cfg;
+    return linear_create(&cuda_format, host, self, err);
 }
 
-static const moe_precision_v0 table = {.size = sizeof table,
-                                       .create = bf16_create,
-                                       .destroy = linear_destroy,
-                                       .needs = linear_needs,
-                                       .sizes = linear_sizes,
-                                       .linear = linear_linear};
-static const moe_desc desc = {
-    .size = sizeof desc,
-    .kind = "precision",
-    .id = "bf16",
-    .device = "cpu",
-    .version = "0.1.0",
-    .vendor = "moehost",
-    .license = "MIT",
-    .summary = "BF16 activations and weights, FP32 sums, FP32 weight gradients and master weights",
-    .flags = MOE_DETERMINISTIC | MOE_FOLLOWS_DEVICE,
-    .vtable = &table};
-static const moe_desc *const descs[] = {&desc};
+static const moe_precision_v0 cpu_table = LINEAR_TABLE(cpu_create), cuda_table = LINEAR_TABLE(cuda_create);
+static const char summary[] = "BF16 activations and weights, FP32 sums, FP32 weight gradients and master weights";
+static const moe_desc cpu = LINEAR_DESC("bf16", "cpu", summary, cpu_table);
+static const moe_desc cuda = LINEAR_DESC("bf16", "cuda", summary, cuda_table);
+static const moe_desc *const descs[] = {&cpu, &cuda};
 MOE_PLUGIN(descs)

@@ -2,28 +2,22 @@
  * precisions; it has no options, since a reference with variants is none. The work is in ../common/linear.c. */
 #include <linear.h>
 
-static const linear_format format = {.id = "fp32", .act = MOE_F32, .weight = MOE_F32, .row_align = 1};
+#define FORMAT(align) \
+    { .id = "fp32", .act = MOE_F32, .weight = MOE_F32, .row_align = (align) }
+static const linear_format cpu_format = FORMAT(1), cuda_format = FORMAT(LINEAR_CUDA_ROWS);
 
-static moe_status fp32_create(const moe_precision_cfg *cfg, const moe_host *host, void **self, moe_err *err) {
+static moe_status cpu_create(const moe_precision_cfg *cfg, const moe_host *host, void **self, moe_err *err) {
     (void)cfg; /* no options */
-    return linear_create(&format, host, self, err);
+    return linear_create(&cpu_format, host, self, err);
+}
+static moe_status cuda_create(const moe_precision_cfg *cfg, const moe_host *host, void **self, moe_err *err) {
+    (void)cfg;
+    return linear_create(&cuda_format, host, self, err);
 }
 
-static const moe_precision_v0 table = {.size = sizeof table,
-                                       .create = fp32_create,
-                                       .destroy = linear_destroy,
-                                       .needs = linear_needs,
-                                       .sizes = linear_sizes,
-                                       .linear = linear_linear};
-static const moe_desc desc = {.size = sizeof desc,
-                              .kind = "precision",
-                              .id = "fp32",
-                              .device = "cpu",
-                              .version = "0.1.0",
-                              .vendor = "moehost",
-                              .license = "MIT",
-                              .summary = "FP32 everywhere: the reference that other precisions are compared with",
-                              .flags = MOE_DETERMINISTIC | MOE_FOLLOWS_DEVICE,
-                              .vtable = &table};
-static const moe_desc *const descs[] = {&desc};
+static const moe_precision_v0 cpu_table = LINEAR_TABLE(cpu_create), cuda_table = LINEAR_TABLE(cuda_create);
+static const char summary[] = "FP32 everywhere: the reference that other precisions are compared with";
+static const moe_desc cpu = LINEAR_DESC("fp32", "cpu", summary, cpu_table);
+static const moe_desc cuda = LINEAR_DESC("fp32", "cuda", summary, cuda_table);
+static const moe_desc *const descs[] = {&cpu, &cuda};
 MOE_PLUGIN(descs)
