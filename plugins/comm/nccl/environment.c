@@ -81,7 +81,7 @@ static moe_status read_master(environment *e, moe_err *err) {
     if (number == 0) return moe_fail(err, MOE_E_ARG, "environment: MASTER_PORT is 0, not a port");
     if (strlen(address) >= sizeof e->address) return moe_fail(err, MOE_E_ARG, "environment: MASTER_ADDR is too long");
     snprintf(e->address, sizeof e->address, "%s", address);
-    snprintf(e->port, sizeof e->port, "%u", number);
+    snprintf(e->port, sizeof e->port, "%hu", (unsigned short)number);
     return MOE_OK;
 }
 
