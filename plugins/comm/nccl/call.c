@@ -32,9 +32,9 @@ static void note(group *g, const comm_call *call) {
 /* ---- a call ---- */
 moe_status call_open(instance *me, group *g, const comm_call *call, moe_err *err) {
     char why[REASON_BYTES];
+    if (!g) return instance_refuse(me, g, comm_call_name(call->what), "group is NULL (this rank is not a member)", err);
     moe_status s = instance_poll(me, err);
     if (s != MOE_OK) return s;
-    if (!g) return instance_refuse(me, g, comm_call_name(call->what), "group is NULL (this rank is not a member)", err);
     pthread_mutex_lock(&g->lock);
     const int has_left = call->what != COMM_P2P && g->collectives >= g->left_after;
     if (g->comm && !has_left) {
@@ -50,10 +50,9 @@ moe_status call_open(instance *me, group *g, const comm_call *call, moe_err *err
 
 moe_status call_begin(instance *me, group *g, const comm_call *call, const void *in, const void *out, moe_err *err) {
     char why[COMM_WHY_BYTES];
-    moe_status s = instance_poll(me, err);
-    if (s == MOE_OK && g && !comm_check(call, g->n, g->index, in, out, why))
+    if (g && !comm_check(call, g->n, g->index, in, out, why))
         return instance_refuse(me, g, comm_call_name(call->what), why, err);
-    return s != MOE_OK ? s : call_open(me, g, call, err);
+    return call_open(me, g, call, err);
 }
 
 moe_status call_close(group *g, cudaStream_t stream, ncclResult_t r, moe_err *err) {

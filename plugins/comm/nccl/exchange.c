@@ -31,9 +31,8 @@ moe_status nccl_all_to_all_v(void *self, void *handle, void *stream, const moe_a
     group *g = handle;
     char why[COMM_WHY_BYTES];
     const comm_call call = {.what = COMM_ALL_TO_ALL_V, .op = -1};
-    moe_status s = instance_poll(me, err);
-    if (s == MOE_OK && g && !comm_check_a2a(args, g->n, why)) return instance_refuse(me, g, "all_to_all_v", why, err);
-    if (s == MOE_OK) s = call_open(me, g, &call, err);
+    if (g && !comm_check_a2a(args, g->n, why)) return instance_refuse(me, g, "all_to_all_v", why, err);
+    const moe_status s = call_open(me, g, &call, err);
     if (s != MOE_OK) return s;
     ncclGroupStart();
     const ncclResult_t r = exchange(g, args, stream);
@@ -55,9 +54,8 @@ moe_status nccl_p2p(void *self, void *handle, void *stream, const moe_p2p_op *op
     group *g = handle;
     char why[COMM_WHY_BYTES];
     const comm_call call = {.what = COMM_P2P, .op = -1, .count = n};
-    moe_status s = instance_poll(me, err);
-    if (s == MOE_OK && g && !comm_check_p2p(ops, n, g->n, why)) return instance_refuse(me, g, "p2p", why, err);
-    if (s == MOE_OK) s = call_open(me, g, &call, err);
+    if (g && !comm_check_p2p(ops, n, g->n, why)) return instance_refuse(me, g, "p2p", why, err);
+    const moe_status s = call_open(me, g, &call, err);
     if (s != MOE_OK) return s;
     ncclResult_t r = ncclSuccess;
     ncclGroupStart();

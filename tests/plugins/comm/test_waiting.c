@@ -99,6 +99,7 @@ START_TEST(waiting_names_the_call_the_group_and_who_is_missing) {
         "p2p of 4 messages on group dp of ranks 0 2 4: rank 2 has not posted a send of 128 bytes with tag 3, rank 4 "
         "has "
         "not posted a receive of 64 bytes with tag 0"};
+    if (comm_is_async() && _i == WAIT_A2A) return; /* of no bytes: nobody waits */
     static waiting_case k;
     static char text[400];
     pthread_t asker;

@@ -24,6 +24,7 @@ typedef struct waited {
     void *self;
     const moe_device_v0 *device;
     void *device_self;
+    const moe_bootstrap *meeting;
     test_host host;
     pthread_mutex_t lock; /* groups */
     waited_group *groups; /* as the comm drops what the test leaves */
@@ -43,6 +44,8 @@ static inline moe_status waited_create(const moe_comm_cfg *cfg, const moe_host *
     moe_status s = w->device->create(&device, test_host_init(&w->host, NULL), &w->device_self, err);
     if (s == MOE_OK) s = w->table->create(cfg, host, &w->self, err);
     if (s == MOE_OK) {
+        w->meeting = host->service(host->ctx, "moe.bootstrap/0");
+        if (!w->meeting) w->meeting = w->table->extension(w->self, "moe.bootstrap/0");
         *self = w;
         return s;
     }
@@ -69,11 +72,20 @@ static inline void waited_destroy(void *self) {
 static inline void *waited_handle(void *group) {
     return group ? ((waited_group *)group)->inner : NULL;
 }
+/* Of the world: nobody goes on, and perhaps ends all, before all have their groups. */
+static inline moe_status waited_split_world(waited *w, const char *name, uint32_t color, void **group, moe_err *err) {
+    char all[RANKS_MAX];
+    moe_err other = {.size = sizeof other};
+    const moe_status s = w->table->group_split(w->self, NULL, name, color, group, err);
+    w->meeting->all_gather(w->meeting->ctx, "", 1, all, &other);
+    return s;
+}
 static inline moe_status waited_group_split(void *self, void *parent, const char *name, uint32_t color, void **group,
                                             moe_err *err) {
     waited *w = self;
     waited_group *g = calloc(1, sizeof *g);
-    moe_status s = w->table->group_split(w->self, waited_handle(parent), name, color, &g->inner, err);
+    moe_status s = parent ? w->table->group_split(w->self, waited_handle(parent), name, color, &g->inner, err)
+                          : waited_split_world(w, name, color, &g->inner, err);
     if (s == MOE_OK) *group = g->inner ? g : NULL;
     if (s != MOE_OK || !g->inner) {
         free(g);
