@@ -8,12 +8,15 @@
 #include "reduce.h"
 
 const char *comm_call_name(int32_t what) {
-    static const char *const names[] = {
-        [COMM_ALL_REDUCE] = "all_reduce",         [COMM_ALL_GATHER] = "all_gather",
-        [COMM_REDUCE_SCATTER] = "reduce_scatter", [COMM_BROADCAST] = "broadcast",
-        [COMM_ALL_TO_ALL_V] = "all_to_all_v",     [COMM_BARRIER] = "barrier",
-        [COMM_GROUP_SPLIT] = "group_split",       [COMM_WINDOW_CREATE] = "window_create",
-        [COMM_P2P] = "p2p"};
+    static const char *const names[] = {[COMM_ALL_REDUCE] = "all_reduce",
+                                        [COMM_ALL_GATHER] = "all_gather",
+                                        [COMM_REDUCE_SCATTER] = "reduce_scatter",
+                                        [COMM_BROADCAST] = "broadcast",
+                                        [COMM_ALL_TO_ALL_V] = "all_to_all_v",
+                                        [COMM_BARRIER] = "barrier",
+                                        [COMM_GROUP_SPLIT] = "group_split",
+                                        [COMM_WINDOW_CREATE] = "window_create",
+                                        [COMM_P2P] = "p2p"};
     return names[what];
 }
 

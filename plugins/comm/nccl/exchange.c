@@ -1,7 +1,7 @@
 /* all_to_all_v and messages: sends and receives of one ncclGroup, which progress together. See nccl_comm.h.
  *
- * NCCL has no tags: what one member sends another arrives in the order in which it is received. So the ops of a call are
- * issued by tag, and equal tags in their order, on both sides. */
+ * NCCL has no tags: what one member sends another arrives in the order in which it is received. So the ops of a call
+ * are issued by tag, and equal tags in their order, on both sides. */
 #include "check.h"
 #include "nccl_comm.h"
 

@@ -217,7 +217,6 @@ moe_status group_whole(instance *me, group **out, moe_err *err) {
     if (!g) return instance_refuse(me, NULL, "group_split", "out of memory", err);
     s = group_equip(g, err);
     if (s == MOE_OK) s = begin_whole(g, err);
-    if (s == MOE_OK)
-        *out = me->whole = g;
+    if (s == MOE_OK) *out = me->whole = g;
     return s;
 }

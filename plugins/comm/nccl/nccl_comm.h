@@ -44,13 +44,13 @@ typedef struct group {
     uint64_t id;     /* the same on all members, another for every group */
     uint32_t n_splits, left_rank;
     char name[NAME_BYTES], split_name[NAME_BYTES];
-    pthread_mutex_t lock; /* all below */
-    ncclComm_t comm;      /* NULL: not there yet, or aborted */
-    ncclComm_t coming;    /* where ncclCommSplit puts it */
+    pthread_mutex_t lock;                    /* all below */
+    ncclComm_t comm;                         /* NULL: not there yet, or aborted */
+    ncclComm_t coming;                       /* where ncclCommSplit puts it */
     uint64_t calls, collectives, left_after; /* left_after: collectives that left_rank has joined; UINT64_MAX: nobody */
     ring_call *ring;                         /* [RING_CALLS] first .. last - 1 are under way, counted without end */
     uint64_t first, last;
-    cudaStream_t stream;  /* of set-up */
+    cudaStream_t stream; /* of set-up */
     cudaEvent_t gathered;
     said *space, *staged; /* [1 + n] device and pinned memory of set-up: own, then all; space has a word for barriers */
     struct group *next;
@@ -136,10 +136,10 @@ void nccl_window_destroy(void *self, moe_window *w);
 void windows_forget(group *g);    /* its communicator goes */
 void windows_close(instance *me); /* after all groups: those that the host has left */
 
-#define NCCL_CALLS                                                                                                   \
-    .size = sizeof(moe_comm_v0), .destroy = nccl_destroy, .group_split = nccl_group_split,                           \
-    .group_destroy = nccl_group_destroy, .group_info = nccl_group_info, .all_reduce = nccl_all_reduce,               \
-    .all_gather = nccl_all_gather, .reduce_scatter = nccl_reduce_scatter, .broadcast = nccl_broadcast,               \
+#define NCCL_CALLS                                                                                                    \
+    .size = sizeof(moe_comm_v0), .destroy = nccl_destroy, .group_split = nccl_group_split,                            \
+    .group_destroy = nccl_group_destroy, .group_info = nccl_group_info, .all_reduce = nccl_all_reduce,                \
+    .all_gather = nccl_all_gather, .reduce_scatter = nccl_reduce_scatter, .broadcast = nccl_broadcast,                \
     .all_to_all_v = nccl_all_to_all_v, .barrier = nccl_barrier, .p2p = nccl_p2p, .window_create = nccl_window_create, \
     .window_destroy = nccl_window_destroy, .abort = nccl_abort, .poll = nccl_poll, .waiting = nccl_waiting
 

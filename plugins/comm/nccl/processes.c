@@ -74,11 +74,8 @@ static const void *processes_extension(void *self, const char *id) {
     return strcmp(id, "moe.bootstrap/0") == 0 ? &me->bootstrap : NULL;
 }
 
-static const moe_comm_v0 table = {NCCL_CALLS,
-                                  .launch = MOE_LAUNCH_PROCESSES,
-                                  .topology = processes_topology,
-                                  .create = processes_create,
-                                  .extension = processes_extension};
+static const moe_comm_v0 table = {NCCL_CALLS, .launch = MOE_LAUNCH_PROCESSES, .topology = processes_topology,
+                                  .create = processes_create, .extension = processes_extension};
 static const moe_option options[] = {
     {"timeout_s", "int 1..86400", "60", "seconds for all ranks to meet at the start, at MASTER_ADDR and MASTER_PORT"},
     {"port", "int 0..65535", "0", "port of rank 0, where MASTER_PORT is taken by the launcher; 0: MASTER_PORT"}};

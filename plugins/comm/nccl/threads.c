@@ -62,8 +62,8 @@ static const void *threads_extension(void *self, const char *id) {
     return NULL;
 }
 
-static const moe_comm_v0 table = {
-    NCCL_CALLS, .launch = MOE_LAUNCH_THREADS, .create = threads_create, .extension = threads_extension};
+static const moe_comm_v0 table = {NCCL_CALLS, .launch = MOE_LAUNCH_THREADS, .create = threads_create,
+                                  .extension = threads_extension};
 static const moe_desc desc = {.size = sizeof desc,
                               .kind = "comm",
                               .id = "nccl-threads",

@@ -117,8 +117,7 @@ static moe_status give_memory(group *g, uint64_t bytes, window **out, moe_err *e
 static moe_status register_window(group *g, window *w, uint64_t bytes, moe_err *err) {
     ncclResult_t r = ncclInProgress;
     pthread_mutex_lock(&g->lock);
-    if (g->comm)
-        r = ncclCommWindowRegister(g->comm, w->memory, bytes ? bytes : 1, &w->handle, NCCL_WIN_COLL_SYMMETRIC);
+    if (g->comm) r = ncclCommWindowRegister(g->comm, w->memory, bytes ? bytes : 1, &w->handle, NCCL_WIN_COLL_SYMMETRIC);
     pthread_mutex_unlock(&g->lock);
     if (r != ncclSuccess && r != ncclInProgress) return nccl_failed(g->me, g, "ncclCommWindowRegister", r, err);
     moe_status s = group_settle(g, "ncclCommWindowRegister", NULL, err);

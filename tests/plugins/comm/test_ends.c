@@ -408,7 +408,9 @@ START_TEST(C086_a_rank_that_does_not_use_an_expert_sums_zeros) {
     for (uint32_t r = 0; r < 2; r++) expect_on(&k, r, MOE_OK, "");
     ranks_run(2, unused_rank, &out); /* to leave it out is told at once, not waited for */
     for (uint32_t r = 0; r < 2; r++)
-        expect_on(&out, r, MOE_E_COMM, comm_is_async() ? "NCCL" : "group edp: rank 0 calls barrier, rank 1 calls all_reduce of 33 F32 (sum)");
+        expect_on(
+            &out, r, MOE_E_COMM,
+            comm_is_async() ? "NCCL" : "group edp: rank 0 calls barrier, rank 1 calls all_reduce of 33 F32 (sum)");
     ck_assert_int_eq(k.faults + out.faults, 0);
 }
 END_TEST

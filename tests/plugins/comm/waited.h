@@ -136,42 +136,41 @@ static inline moe_status waited_all_reduce(void *self, void *group, void *stream
                                            uint64_t count, int32_t dtype, int32_t op, moe_err *err) {
     (void)stream;
     waited *w = self;
-    return waited_for(w, group,
-                      w->table->all_reduce(w->self, waited_handle(group), waited_stream(group), in, out, count, dtype,
-                                           op, err),
-                      err);
+    return waited_for(
+        w, group,
+        w->table->all_reduce(w->self, waited_handle(group), waited_stream(group), in, out, count, dtype, op, err), err);
 }
 static inline moe_status waited_all_gather(void *self, void *group, void *stream, const void *in, void *out,
                                            uint64_t count, int32_t dtype, moe_err *err) {
     (void)stream;
     waited *w = self;
     return waited_for(
-        w, group,
-        w->table->all_gather(w->self, waited_handle(group), waited_stream(group), in, out, count, dtype, err), err);
+        w, group, w->table->all_gather(w->self, waited_handle(group), waited_stream(group), in, out, count, dtype, err),
+        err);
 }
 static inline moe_status waited_reduce_scatter(void *self, void *group, void *stream, const void *in, void *out,
                                                uint64_t count, int32_t dtype, int32_t op, moe_err *err) {
     (void)stream;
     waited *w = self;
-    return waited_for(w, group,
-                      w->table->reduce_scatter(w->self, waited_handle(group), waited_stream(group), in, out, count,
-                                               dtype, op, err),
-                      err);
+    return waited_for(
+        w, group,
+        w->table->reduce_scatter(w->self, waited_handle(group), waited_stream(group), in, out, count, dtype, op, err),
+        err);
 }
 static inline moe_status waited_broadcast(void *self, void *group, void *stream, void *buf, uint64_t count,
                                           int32_t dtype, uint32_t root, moe_err *err) {
     (void)stream;
     waited *w = self;
     return waited_for(
-        w, group, w->table->broadcast(w->self, waited_handle(group), waited_stream(group), buf, count, dtype, root, err),
-        err);
+        w, group,
+        w->table->broadcast(w->self, waited_handle(group), waited_stream(group), buf, count, dtype, root, err), err);
 }
 static inline moe_status waited_all_to_all_v(void *self, void *group, void *stream, const moe_a2a_args *args,
                                              moe_err *err) {
     (void)stream;
     waited *w = self;
-    return waited_for(w, group,
-                      w->table->all_to_all_v(w->self, waited_handle(group), waited_stream(group), args, err), err);
+    return waited_for(w, group, w->table->all_to_all_v(w->self, waited_handle(group), waited_stream(group), args, err),
+                      err);
 }
 static inline moe_status waited_barrier(void *self, void *group, void *stream, moe_err *err) {
     (void)stream;
