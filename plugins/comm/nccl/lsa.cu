@@ -1,5 +1,6 @@
 /* See lsa.h. The record lies in device memory; the address is what ncclGetLsaPointer computes from it. NCCL asks for
  * the same version at run time as at compile time, which window.c looks at. */
+#include <cuda_runtime_api.h>
 #include <nccl_device.h>
 
 #include "lsa.h"
