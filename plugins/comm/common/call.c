@@ -8,11 +8,15 @@
 #include "reduce.h"
 
 const char *comm_call_name(int32_t what) {
-    static const char *const names[] = {
-        [COMM_ALL_REDUCE] = "all_reduce",         [COMM_ALL_GATHER] = "all_gather",
-        [COMM_REDUCE_SCATTER] = "reduce_scatter", [COMM_BROADCAST] = "broadcast",
-        [COMM_ALL_TO_ALL_V] = "all_to_all_v",     [COMM_BARRIER] = "barrier",
-        [COMM_GROUP_SPLIT] = "group_split",       [COMM_WINDOW_CREATE] = "window_create"};
+    static const char *const names[] = {[COMM_ALL_REDUCE] = "all_reduce",
+                                        [COMM_ALL_GATHER] = "all_gather",
+                                        [COMM_REDUCE_SCATTER] = "reduce_scatter",
+                                        [COMM_BROADCAST] = "broadcast",
+                                        [COMM_ALL_TO_ALL_V] = "all_to_all_v",
+                                        [COMM_BARRIER] = "barrier",
+                                        [COMM_GROUP_SPLIT] = "group_split",
+                                        [COMM_WINDOW_CREATE] = "window_create",
+                                        [COMM_P2P] = "p2p"};
     return names[what];
 }
 
@@ -31,6 +35,9 @@ void comm_call_describe(const comm_call *c, comm_text *t) {
             break;
         case COMM_WINDOW_CREATE:
             comm_text_add(t, " of %" PRIu64 " bytes", c->count);
+            break;
+        case COMM_P2P:
+            comm_text_add(t, " of %" PRIu64 " messages", c->count);
             break;
         case COMM_BARRIER:
         case COMM_ALL_TO_ALL_V:

@@ -14,7 +14,8 @@ enum {
     COMM_ALL_TO_ALL_V,
     COMM_BARRIER,
     COMM_GROUP_SPLIT,
-    COMM_WINDOW_CREATE
+    COMM_WINDOW_CREATE,
+    COMM_P2P /* not collective; the count is messages */
 };
 
 typedef struct comm_call {
@@ -22,7 +23,7 @@ typedef struct comm_call {
     int32_t dtype;    /* MOE_F32 ..; 0 where there is none */
     int32_t op;       /* MOE_SUM ..; -1 where there is none */
     uint32_t root;    /* of broadcast; 0 elsewhere */
-    uint64_t count;   /* elements; bytes of window_create; 0 where there is none */
+    uint64_t count;   /* elements; bytes of window_create; messages of p2p; 0 where there is none */
     const char *name; /* channel of group_split; NULL elsewhere */
 } comm_call;
 

@@ -25,7 +25,8 @@ static moe_status read_number(const char *name, uint32_t most, uint32_t *out, mo
     char *end = NULL;
     const unsigned long n = v && v[0] >= '0' && v[0] <= '9' ? strtoul(v, &end, 10) : 0;
     if (!end || *end || n > most)
-        return moe_fail(err, MOE_E_ARG, "environment: %s is \"%.40s\", not a number of 0 to %u", name, v ? v : "", most);
+        return moe_fail(err, MOE_E_ARG, "environment: %s is \"%.40s\", not a number of 0 to %u", name, v ? v : "",
+                        most);
     *out = (uint32_t)n;
     return MOE_OK;
 }
@@ -74,14 +75,14 @@ static moe_status read_master(environment *e, moe_err *err) {
     uint32_t number = 0;
     if (!address && !port) return MOE_OK;
     if (!address || !port)
-        return moe_fail(err, MOE_E_ARG, "environment: %s is set, but %s is not", address ? "MASTER_ADDR" : "MASTER_PORT",
-                        address ? "MASTER_PORT" : "MASTER_ADDR");
+        return moe_fail(err, MOE_E_ARG, "environment: %s is set, but %s is not",
+                        address ? "MASTER_ADDR" : "MASTER_PORT", address ? "MASTER_PORT" : "MASTER_ADDR");
     moe_status s = read_number("MASTER_PORT", 65535, &number, err);
     if (s != MOE_OK) return s;
     if (number == 0) return moe_fail(err, MOE_E_ARG, "environment: MASTER_PORT is 0, not a port");
     if (strlen(address) >= sizeof e->address) return moe_fail(err, MOE_E_ARG, "environment: MASTER_ADDR is too long");
     snprintf(e->address, sizeof e->address, "%s", address);
-    snprintf(e->port, sizeof e->port, "%u", number);
+    snprintf(e->port, sizeof e->port, "%hu", (unsigned short)number);
     return MOE_OK;
 }
 

@@ -6,7 +6,7 @@
 
 #include "nccl_comm.h"
 
-enum { NAP_NS = 200000 };
+enum { NAP_NS = 200000, FINALIZE_NAPS = 50000 }; /* 10 s */
 
 void nap(void) {
     nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
@@ -45,7 +45,7 @@ moe_status group_equip(group *g, moe_err *err) {
     if (r == cudaSuccess) r = cudaMalloc((void **)&g->space, whole);
     if (r == cudaSuccess) r = cudaMemsetAsync(g->space, 0, whole, g->stream);
     if (r == cudaSuccess) r = cudaStreamSynchronize(g->stream);
-    if (r == cudaSuccess) r = cudaMallocHost((void **)&g->staged, bytes);
+    if (r == cudaSuccess) r = cudaHostAlloc((void **)&g->staged, bytes, cudaHostAllocDefault);
     if (r == cudaSuccess) r = cudaEventCreateWithFlags(&g->gathered, cudaEventDisableTiming);
     for (uint32_t i = 0; i < RING_CALLS && r == cudaSuccess; i++)
         r = cudaEventCreateWithFlags(&g->ring[i].passed, cudaEventDisableTiming);
@@ -61,6 +61,7 @@ static void free_equipment(group *g) {
     if (g->stream) cudaStreamDestroy(g->stream);
 }
 
+/* Waits for its calls, but not for those that a rank which is gone would have to join. */
 static void end_comm(group *g) {
     ncclResult_t state = ncclSuccess;
     pthread_mutex_lock(&g->lock);
@@ -68,7 +69,12 @@ static void end_comm(group *g) {
     g->comm = NULL;
     pthread_mutex_unlock(&g->lock);
     if (!comm) return;
-    if (ncclCommGetAsyncError(comm, &state) == ncclSuccess && state == ncclSuccess)
+    if (ncclCommGetAsyncError(comm, &state) == ncclSuccess && state == ncclSuccess) ncclCommFinalize(comm);
+    for (uint32_t i = 0; i < FINALIZE_NAPS && !atomic_load(&g->me->ended); i++) {
+        if (ncclCommGetAsyncError(comm, &state) != ncclSuccess || state != ncclInProgress) break;
+        nap();
+    }
+    if (state == ncclSuccess)
         ncclCommDestroy(comm);
     else
         ncclCommAbort(comm);
@@ -211,7 +217,6 @@ moe_status group_whole(instance *me, group **out, moe_err *err) {
     if (!g) return instance_refuse(me, NULL, "group_split", "out of memory", err);
     s = group_equip(g, err);
     if (s == MOE_OK) s = begin_whole(g, err);
-    if (s == MOE_OK)
-        *out = me->whole = g;
+    if (s == MOE_OK) *out = me->whole = g;
     return s;
 }

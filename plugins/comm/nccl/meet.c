@@ -16,7 +16,7 @@
 #include "net_impl.h"
 #include "text.h"
 
-enum { HELLO_MS = 5000, CONNECT_MS = 5000, RETRY_MS = 50 };
+enum { HELLO_MS = 5000, CONNECT_MS = 5000, RETRY_MS = 50, LOOK_MS = 200, CALLERS = 64 };
 
 static int64_t now_ms(void) {
     struct timespec t;
@@ -42,7 +42,8 @@ static void describe_peer(int fd, char *text, size_t bytes) {
     socklen_t n = sizeof a;
     char host[64], port[16];
     if (getpeername(fd, (struct sockaddr *)&a, &n) == 0 && a.ss_family != AF_UNIX &&
-        getnameinfo((struct sockaddr *)&a, n, host, sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV) == 0)
+        getnameinfo((struct sockaddr *)&a, n, host, sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV) ==
+            0)
         snprintf(text, bytes, "%s port %s", host, port);
     else
         snprintf(text, bytes, "this machine");
@@ -94,8 +95,7 @@ static moe_status open_listener(const environment *e, int *out, moe_err *err) {
         failed = errno;
     } else {
         const int code = getaddrinfo(is_loopback(e->address) ? e->address : NULL, e->port, &hints, &list);
-        if (code)
-            return moe_fail(err, MOE_E_COMM, "rank 0: MASTER_ADDR %.200s: %s", e->address, gai_strerror(code));
+        if (code) return moe_fail(err, MOE_E_COMM, "rank 0: MASTER_ADDR %.200s: %s", e->address, gai_strerror(code));
         for (int pass = 0; pass < 2 && fd < 0 && failed != EADDRINUSE; pass++) /* IPv6 takes both kinds */
             for (const struct addrinfo *a = list; a && fd < 0 && failed != EADDRINUSE; a = a->ai_next)
                 if ((a->ai_family == AF_INET6) == (pass == 0) && (fd = listen_at(a->ai_addr, a->ai_addrlen)) < 0)
@@ -110,21 +110,6 @@ static moe_status open_listener(const environment *e, int *out, moe_err *err) {
                         "own store; set another MASTER_PORT for all",
                         where);
     return moe_fail(err, MOE_E_COMM, "rank 0 cannot listen at %s: %s", where, strerror(failed));
-}
-
-static int wait_readable(int fd, int ms) {
-    struct pollfd p = {.fd = fd, .events = POLLIN};
-    return poll(&p, 1, ms) > 0;
-}
-
-/* Whoever connects says who it is within moments, or is a stranger. */
-static int read_hello(int fd, int ms, net_head *head, net_hello *hello) {
-    const struct timeval patience = {.tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000}, none = {0};
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    const int ok = net_receive(fd, head, sizeof *head) && head->magic == NET_MAGIC && head->type == NET_HELLO &&
-                   head->bytes == sizeof *hello && net_receive(fd, hello, sizeof *hello);
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof none);
-    return ok;
 }
 
 static void refuse_stranger(const net *n, int fd) {
@@ -142,8 +127,8 @@ static moe_status admit(net *n, int fd, const net_head *head, const net_hello *h
         return moe_fail(err, MOE_E_COMM, "the process at %s has version %u of comm/nccl's start, rank 0 has %d", who,
                         hello->version, NET_VERSION);
     if (hello->world != n->world)
-        return moe_fail(err, MOE_E_COMM, "rank %u at %s was started as one of %u ranks, rank 0 as one of %u", head->from,
-                        who, hello->world, n->world);
+        return moe_fail(err, MOE_E_COMM, "rank %u at %s was started as one of %u ranks, rank 0 as one of %u",
+                        head->from, who, hello->world, n->world);
     if (head->from == 0 || head->from >= n->world)
         return moe_fail(err, MOE_E_COMM, "the process at %s says that it is rank %u of %u", who, head->from, n->world);
     if (n->peers[head->from].fd >= 0) {
@@ -166,32 +151,78 @@ static moe_status fail_missing(const net *n, const environment *e, moe_err *err)
                     missing.n > 1 ? "ranks" : "rank", ranks, n->world);
 }
 
-static moe_status accept_all(net *n, const environment *e, int listener, moe_err *err) {
-    const int64_t end = now_ms() + (int64_t)n->timeout_s * 1000;
-    uint32_t missing = n->world - 1;
-    while (missing) {
+/* Whoever connects says who it is within moments, or is a stranger; nobody waits for another's words. */
+typedef struct caller {
+    int fd;
+    int64_t end; /* of its time */
+    size_t got;  /* bytes of `said` */
+    struct {
         net_head head;
         net_hello hello;
-        if (!wait_readable(listener, left_ms(end, 1000))) {
-            if (now_ms() >= end) return fail_missing(n, e, err);
-            continue;
-        }
-        const int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-        if (fd < 0) continue;
-        set_up(fd);
-        if (!read_hello(fd, HELLO_MS, &head, &hello)) {
-            refuse_stranger(n, fd);
-            continue;
-        }
-        const moe_status s = admit(n, fd, &head, &hello, err);
-        if (s != MOE_OK) {
-            net_send_message(fd, NET_REFUSED, 0, err->msg, strlen(err->msg) + 1);
-            close(fd);
-            return s;
-        }
-        missing--;
+    } said;
+} caller;
+typedef struct door {
+    int listener;
+    uint32_t n, missing;
+    caller callers[CALLERS];
+} door;
+
+static void add_caller(door *d) {
+    const int fd = accept4(d->listener, NULL, NULL, SOCK_CLOEXEC);
+    if (fd < 0) return;
+    set_up(fd);
+    d->callers[d->n++] = (caller){.fd = fd, .end = now_ms() + HELLO_MS};
+}
+
+/* 1: it has said all; 0: not yet; -1: it is not of this job. */
+static int hear(caller *c) {
+    const ssize_t n = recv(c->fd, (char *)&c->said + c->got, sizeof c->said - c->got, MSG_DONTWAIT);
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return -1;
+    if (n > 0) c->got += (size_t)n;
+    const net_head *h = &c->said.head;
+    if (c->got >= sizeof h->magic && h->magic != NET_MAGIC) return -1;
+    if (c->got >= sizeof *h && (h->type != NET_HELLO || h->bytes != sizeof c->said.hello)) return -1;
+    return c->got == sizeof c->said ? 1 : 0;
+}
+
+/* Lets callers in, or sends them away. The first of this job that does not fit is the end of the start. */
+static moe_status hear_all(net *n, door *d, moe_err *err) {
+    moe_status s = MOE_OK;
+    for (uint32_t i = d->n; i-- > 0 && s == MOE_OK;) {
+        caller *c = &d->callers[i];
+        const int heard = hear(c);
+        if (heard == 0 && now_ms() < c->end) continue;
+        if (heard > 0) s = admit(n, c->fd, &c->said.head, &c->said.hello, err);
+        if (s != MOE_OK) return s;
+        if (heard > 0)
+            d->missing--;
+        else
+            refuse_stranger(n, c->fd);
+        *c = d->callers[--d->n];
     }
-    return MOE_OK;
+    return s;
+}
+
+static moe_status accept_all(net *n, const environment *e, int listener, moe_err *err) {
+    const int64_t end = now_ms() + (int64_t)n->timeout_s * 1000;
+    door *d = calloc(1, sizeof *d);
+    moe_status s = d ? MOE_OK : moe_fail(err, MOE_E_NOMEM, "rank 0 is out of memory");
+    if (d) *d = (door){.listener = listener, .missing = n->world - 1};
+    while (s == MOE_OK && d->missing) {
+        struct pollfd p[CALLERS + 1];
+        for (uint32_t i = 0; i < d->n; i++) p[i] = (struct pollfd){.fd = d->callers[i].fd, .events = POLLIN};
+        p[d->n] = (struct pollfd){.fd = d->n < CALLERS ? listener : -1, .events = POLLIN};
+        poll(p, d->n + 1, left_ms(end, LOOK_MS));
+        if (p[d->n].revents) add_caller(d);
+        s = hear_all(n, d, err);
+        if (s == MOE_OK && d->missing && now_ms() >= end) s = fail_missing(n, e, err);
+    }
+    for (uint32_t i = 0; d && i < d->n; i++) {
+        if (s != MOE_OK) net_send_message(d->callers[i].fd, NET_REFUSED, 0, err->msg, strlen(err->msg) + 1);
+        close(d->callers[i].fd);
+    }
+    free(d);
+    return s;
 }
 
 static moe_status meet_as_first(net *n, const environment *e, moe_err *err) {
@@ -258,19 +289,36 @@ static int connect_once(const environment *e, int ms, char *why, size_t bytes) {
     return fd;
 }
 
+/* As net_receive, but no longer than that. */
+static int receive_until(int fd, void *data, size_t bytes, int64_t end) {
+    char *p = data;
+    while (bytes) {
+        struct pollfd f = {.fd = fd, .events = POLLIN};
+        const int ready = poll(&f, 1, left_ms(end, LOOK_MS));
+        if (ready <= 0 && now_ms() >= end) return 0;
+        if (ready <= 0) continue;
+        const ssize_t n = recv(fd, p, bytes, MSG_DONTWAIT);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+        if (n <= 0) return 0;
+        p += n;
+        bytes -= (size_t)n;
+    }
+    return 1;
+}
+
 /* What rank 0 answers: 1 = come in, -1 = refused, with err; 0 = try again, it was not there for this. */
 static int ask_to_enter(const net *n, int fd, int64_t end, moe_err *err) {
     const net_hello hello = {.version = NET_VERSION, .world = n->world};
     net_head head;
-    char text[NET_TEXT] = "";
+    char text[sizeof err->msg] = "";
     if (!net_send_message(fd, NET_HELLO, n->rank, &hello, sizeof hello)) return 0;
-    if (!wait_readable(fd, left_ms(end, INT32_MAX)) || !net_receive(fd, &head, sizeof head)) return 0;
+    if (!receive_until(fd, &head, sizeof head, end)) return 0;
     if (head.magic != NET_MAGIC) {
         moe_fail(err, MOE_E_COMM, "what listens there is not rank 0 of comm/nccl");
         return -1;
     }
     if (head.type == NET_WELCOME) return 1;
-    if (head.type != NET_REFUSED || head.bytes > sizeof text || !net_receive(fd, text, head.bytes)) return 0;
+    if (head.type != NET_REFUSED || head.bytes > sizeof text || !receive_until(fd, text, head.bytes, end)) return 0;
     text[sizeof text - 1] = 0;
     moe_fail(err, MOE_E_COMM, "%s", text);
     return -1;

@@ -1,7 +1,8 @@
-/* Inside comm/nccl: one rank's instance, its groups, and what the files share. plugin.c: descriptors and instances.
- * environment.c: who this process is, as its launcher tells it. net.c: sockets between processes; hub.c: the same for
- * threads. group.c: communicators, and the waiting for them. split.c: how groups come to be. call.c: one call from
- * beginning to end, and what waits. collectives.c, exchange.c, window.c (with lsa.cpp): the calls of the table.
+/* Inside comm/nccl: one rank's instance, its groups, and what the files share. processes.c, threads.c: the two
+ * plugins over it. environment.c: who this process is, as its launcher tells it. net.c, meet.c: sockets between
+ * processes; hub.c: the same for threads. instance.c: life, errors, abort. group.c: communicators, and the waiting for
+ * them. split.c: how groups come to be. call.c: one call from beginning to end, and what waits. collectives.c,
+ * exchange.c, window.c (with lsa.cu): the calls of the table.
  *
  * A communicator is non-blocking, and touched only under its group's lock, so that an abort from another thread may
  * take it away at any time. Nobody keeps that lock while waiting. */
@@ -43,13 +44,13 @@ typedef struct group {
     uint64_t id;     /* the same on all members, another for every group */
     uint32_t n_splits, left_rank;
     char name[NAME_BYTES], split_name[NAME_BYTES];
-    pthread_mutex_t lock; /* all below */
-    ncclComm_t comm;      /* NULL: not there yet, or aborted */
-    ncclComm_t coming;    /* where ncclCommSplit puts it */
+    pthread_mutex_t lock;                    /* all below */
+    ncclComm_t comm;                         /* NULL: not there yet, or aborted */
+    ncclComm_t coming;                       /* where ncclCommSplit puts it */
     uint64_t calls, collectives, left_after; /* left_after: collectives that left_rank has joined; UINT64_MAX: nobody */
     ring_call *ring;                         /* [RING_CALLS] first .. last - 1 are under way, counted without end */
     uint64_t first, last;
-    cudaStream_t stream;  /* of set-up */
+    cudaStream_t stream; /* of set-up */
     cudaEvent_t gathered;
     said *space, *staged; /* [1 + n] device and pinned memory of set-up: own, then all; space has a word for barriers */
     struct group *next;
@@ -57,7 +58,6 @@ typedef struct group {
 
 struct instance {
     uint32_t rank, world;
-    int device;
     hub *hub; /* threads; or */
     net *net; /* processes */
     int has_id;
@@ -71,7 +71,11 @@ struct instance {
     moe_bootstrap bootstrap;
 };
 
-/* ---- plugin.c ---- */
+/* ---- instance.c ---- */
+instance *instance_new(const moe_comm_cfg *cfg, moe_err *err); /* NULL: no memory */
+void nccl_destroy(void *self);                                 /* NULL is nothing */
+void nccl_abort(void *self, const char *reason);
+moe_status nccl_poll(void *self, moe_err *err);
 /* [any] Ends every call of this rank, in flight and to come. The first reason stays. */
 void instance_end(instance *me, const char *reason);
 /* [any] The same on all ranks. Not under a group's lock. */
@@ -108,7 +112,7 @@ void nap(void);
 /* ---- call.c ---- */
 /* Looks at this rank's arguments (common/check.h), then call_open. */
 moe_status call_begin(instance *me, group *g, const comm_call *call, const void *in, const void *out, moe_err *err);
-/* Notes the call, and locks the group: NCCL may be called now. Unlocked where it fails. */
+/* Notes the call, and locks the group: NCCL may be called now. Unlocked where it fails; g may be NULL, which does. */
 moe_status call_open(instance *me, group *g, const comm_call *call, moe_err *err);
 /* After NCCL's calls, the first failure of which is r: waits until they are on the stream, and unlocks. */
 moe_status call_close(group *g, cudaStream_t stream, ncclResult_t r, moe_err *err);
@@ -129,7 +133,14 @@ moe_status nccl_all_to_all_v(void *self, void *handle, void *stream, const moe_a
 moe_status nccl_p2p(void *self, void *handle, void *stream, const moe_p2p_op *ops, uint32_t n, moe_err *err);
 moe_status nccl_window_create(void *self, void *handle, uint64_t bytes, moe_window *out, moe_err *err);
 void nccl_window_destroy(void *self, moe_window *w);
-void windows_close(instance *me); /* those that the host has left */
 void windows_forget(group *g);    /* its communicator goes */
+void windows_close(instance *me); /* after all groups: those that the host has left */
+
+#define NCCL_CALLS                                                                                                    \
+    .size = sizeof(moe_comm_v0), .destroy = nccl_destroy, .group_split = nccl_group_split,                            \
+    .group_destroy = nccl_group_destroy, .group_info = nccl_group_info, .all_reduce = nccl_all_reduce,                \
+    .all_gather = nccl_all_gather, .reduce_scatter = nccl_reduce_scatter, .broadcast = nccl_broadcast,                \
+    .all_to_all_v = nccl_all_to_all_v, .barrier = nccl_barrier, .p2p = nccl_p2p, .window_create = nccl_window_create, \
+    .window_destroy = nccl_window_destroy, .abort = nccl_abort, .poll = nccl_poll, .waiting = nccl_waiting
 
 #endif

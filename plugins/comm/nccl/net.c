@@ -256,6 +256,7 @@ static int read_message(net *n, uint32_t rank) {
     net_head head;
     const int fd = n->peers[rank].fd;
     if (!net_receive(fd, &head, sizeof head)) return 0;
+    if (n->rank == 0 && head.from != rank) return 0;
     if (head.magic != NET_MAGIC || head.from >= n->world || (head.type == NET_LEFT && head.bytes != sizeof(net_left)))
         return 0;
     char *data = calloc(1, head.bytes + 1);
@@ -326,6 +327,8 @@ void net_close(net *n) {
     pthread_mutex_unlock(&n->lock);
     if (n->listening) {
         while (write(n->wake[1], "", 1) < 0 && errno == EINTR) continue;
+        for (uint32_t r = 0; r < n->world; r++) /* should it wait for the rest of a message */
+            if (n->peers[r].fd >= 0) shutdown(n->peers[r].fd, SHUT_RD);
         pthread_join(n->thread, NULL);
     }
     net_free(n);

@@ -40,9 +40,9 @@ struct net {
     pthread_cond_t changed;
     int stopping, ended;
     char reason[NET_TEXT];
-    uint64_t blob_bytes;         /* of the round that rank 0 gathers */
-    uint32_t arrived;            /* blobs of it */
-    char *table, *result;        /* [world * bytes]; result: complete, to be fetched */
+    uint64_t blob_bytes;  /* of the round that rank 0 gathers */
+    uint32_t arrived;     /* blobs of it */
+    char *table, *result; /* [world * bytes]; result: complete, to be fetched */
     uint64_t result_bytes;
 };
 

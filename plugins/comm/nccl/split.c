@@ -37,7 +37,7 @@ static moe_status gather(group *g, const comm_call *call, moe_err *err) {
 }
 
 moe_status group_agree(group *g, const comm_call *call, uint32_t color, int ok, said *all, moe_err *err) {
-    said own = {.call = *call, .color = color, .rank = g->me->rank, .ok = ok};
+    said own = {.call = *call, .color = color, .rank = g->me->rank, .ok = ok != 0};
     own.call.name = NULL;
     snprintf(own.name, sizeof own.name, "%s", call->name ? call->name : "");
     *g->staged = own;

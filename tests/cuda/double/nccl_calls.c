@@ -15,7 +15,15 @@ static _Thread_local struct {
     int depth;
     uint32_t n;
     double_job *jobs[16];
+    uint32_t n_ends;
+    ncclComm_t ends[64];
 } open_group;
+
+int group_puts_off(ncclComm_t c) {
+    if (!open_group.depth || open_group.n_ends == sizeof open_group.ends / sizeof open_group.ends[0]) return 0;
+    open_group.ends[open_group.n_ends++] = c;
+    return 1;
+}
 
 static double_job *job_new(ncclComm_t c, cudaStream_t stream) {
     double_job *job = calloc(1, sizeof *job);
@@ -86,6 +94,7 @@ ncclResult_t ncclGroupEnd(void) {
         if (r != ncclSuccess) result = r;
     }
     open_group.n = 0;
+    while (open_group.n_ends) comm_end(open_group.ends[--open_group.n_ends]);
     return result;
 }
 

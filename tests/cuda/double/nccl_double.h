@@ -78,7 +78,7 @@ struct ncclComm {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     _Atomic int aborted, error; /* error: ncclResult_t */
-    int setup, deferrals;
+    int setup, deferrals, finalizing;
     uint64_t setup_round, splits;
     ncclComm_t *split_out, child;
     struct double_window *windows, *window;
@@ -111,6 +111,12 @@ int shared_meet(struct ncclComm *c);
 __attribute__((format(printf, 3, 4))) void comm_fail(struct ncclComm *c, ncclResult_t error, const char *format, ...);
 /* ncclSuccess when it may be used now. */
 ncclResult_t comm_ready(struct ncclComm *c);
+/* Waits for its calls, and frees it. */
+void comm_end(struct ncclComm *c);
+
+/* ---- nccl_calls.c ---- */
+/* 1: an open group of this thread ends c at its own end. */
+int group_puts_off(ncclComm_t c);
 
 /* ---- nccl_run.c ---- */
 enum { DO_ALL_REDUCE, DO_ALL_GATHER, DO_REDUCE_SCATTER, DO_BROADCAST, DO_SEND, DO_RECEIVE };

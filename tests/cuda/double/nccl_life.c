@@ -229,7 +229,8 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *error) {
     pthread_mutex_lock(&c->lock);
     if (!atomic_load(&c->error)) move_on(c);
     const int e = atomic_load(&c->error);
-    *error = e ? (ncclResult_t)e : c->setup || c->deferred ? ncclInProgress : ncclSuccess;
+    const int busy = c->setup || c->deferred || (c->finalizing && c->jobs);
+    *error = e ? (ncclResult_t)e : busy ? ncclInProgress : ncclSuccess;
     pthread_mutex_unlock(&c->lock);
     return ncclSuccess;
 }
@@ -304,7 +305,7 @@ ncclResult_t ncclCommWindowDeregister(ncclComm_t c, ncclWindow_t window) {
 
 /* ---- the end ---- */
 /* Windows end with the communicator: whoever still writes into a peer's memory finds none. */
-static void comm_end(struct ncclComm *c) {
+void comm_end(struct ncclComm *c) {
     pthread_mutex_lock(&c->lock);
     if (c->deferred) { /* never began */
         job_free(c->deferred);
@@ -323,6 +324,15 @@ static void comm_end(struct ncclComm *c) {
     comm_free(c);
 }
 
+ncclResult_t ncclCommFinalize(ncclComm_t c) {
+    const ncclResult_t r = comm_ready(c);
+    if (r != ncclSuccess) return r;
+    pthread_mutex_lock(&c->lock);
+    c->finalizing = 1;
+    pthread_mutex_unlock(&c->lock);
+    return ncclInProgress;
+}
+
 ncclResult_t ncclCommDestroy(ncclComm_t c) {
     if (!c) return ncclSuccess;
     if (atomic_load(&c->error)) return ncclInvalidUsage; /* that takes an abort */
@@ -338,6 +348,6 @@ ncclResult_t ncclCommAbort(ncclComm_t c) {
     pthread_mutex_unlock(&c->lock);
     bell_ring(&c->s->bell);
     bell_ring(&c->s->ranks[c->rank].bell);
-    comm_end(c);
+    if (!group_puts_off(c)) comm_end(c);
     return ncclSuccess;
 }

@@ -2,6 +2,10 @@
  * who waits for whom, faults and abort, injected delays. */
 #include "threads_case.h"
 
+#if COMM_IS_ASYNC
+Suite *suite_nccl(void);
+#endif
+
 int main(void) {
     SRunner *r = srunner_create(suite_collectives());
     srunner_add_suite(r, suite_exchange());
@@ -12,6 +16,9 @@ int main(void) {
     srunner_add_suite(r, suite_faults());
     srunner_add_suite(r, suite_ends());
     srunner_add_suite(r, suite_delays());
+#if COMM_IS_ASYNC
+    srunner_add_suite(r, suite_nccl());
+#endif
     srunner_run_all(r, CK_NORMAL);
     int failed = srunner_ntests_failed(r);
     srunner_free(r);

@@ -102,7 +102,8 @@ static void dtypes_rank(rank_env *env) {
         for (uint64_t b = 0; b < w; b++) wrong += in[b] != part_byte((uint32_t)t, 2, 0, b);
         COUNT_UNLESS(k->faults, wrong == 0);
     }
-    COUNT_UNLESS(k->faults, k->c->all_gather(self, g, NULL, in, out, 1, MOE_E8M0 + 1, &err) == MOE_E_ARG);
+    if (!comm_is_async()) /* there it would end others who do not know yet that the last call is over */
+        COUNT_UNLESS(k->faults, k->c->all_gather(self, g, NULL, in, out, 1, MOE_E8M0 + 1, &err) == MOE_E_ARG);
     k->c->destroy(self);
 }
 
@@ -219,7 +220,7 @@ Suite *suite_exchange(void) {
     tcase_add_loop_test(t, all_to_all_v_moves_ragged_and_empty_parts, 1, 9);
     tcase_add_test(t, copies_take_every_dtype);
     tcase_add_loop_test(t, sums_are_the_same_bits_by_every_way, 1, 9);
-    if (RANKS_SHARE_MEMORY) tcase_add_test(t, latency_makes_every_call_of_several_ranks_slow);
+    if (RANKS_SHARE_MEMORY && !comm_is_async()) tcase_add_test(t, latency_makes_every_call_of_several_ranks_slow);
     suite_add_tcase(s, t);
     return s;
 }

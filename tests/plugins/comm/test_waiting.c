@@ -99,17 +99,21 @@ START_TEST(waiting_names_the_call_the_group_and_who_is_missing) {
         "p2p of 4 messages on group dp of ranks 0 2 4: rank 2 has not posted a send of 128 bytes with tag 3, rank 4 "
         "has "
         "not posted a receive of 64 bytes with tag 0"};
+    if (comm_is_async() && _i == WAIT_A2A) return; /* of no bytes: nobody waits */
     static waiting_case k;
+    static char text[400];
     pthread_t asker;
     k.c = threads_table();
     k.which = _i;
-    k.text = texts[_i];
+    strcpy(text, texts[_i]);
+    if (comm_is_async()) strcpy(strchr(text, ':'), ": call 1");
+    k.text = text;
     pthread_create(&asker, NULL, ask, &k);
     ranks_run(5, waiting_rank, &k);
     pthread_join(asker, NULL);
     ck_assert_int_eq(k.faults, 0);
-    ck_assert_str_eq(k.any, texts[_i]);
-    ck_assert_str_eq(k.seen[0], texts[_i]);
+    ck_assert_str_eq(k.any, text);
+    ck_assert_str_eq(k.seen[0], text);
     for (int r = 1; r < 5; r++) ck_assert_str_eq(k.seen[r], "");
 }
 END_TEST
@@ -129,10 +133,13 @@ static void *second_lane(void *arg) {
     k->c->barrier(k->self, k->groups[1], NULL, &err);
     return NULL;
 }
+static const char *missing(void) {
+    return comm_is_async() ? "call 1" : "ranks 1, 3, 5,";
+}
 static void *crowd_ask(void *arg) {
     crowd_case *k = arg;
     while (k->stage < 1) usleep(500);
-    for (int i = 0; i < 4000 && !(strstr(k->text, "; ") && strstr(k->text, "ranks 1, 3, 5,")); i++) {
+    for (int i = 0; i < 4000 && !(strstr(k->text, "; ") && strstr(k->text, missing())); i++) {
         usleep(500);
         k->c->waiting(k->self, NULL, k->text, sizeof k->text);
     }
@@ -174,8 +181,9 @@ START_TEST(waiting_tells_two_lanes_and_shortens_long_lists) {
     ranks_run(40, crowd_rank, &k);
     ck_assert_msg(strstr(k.text,
                          "broadcast of 1 F32 from 3 on group a of ranks 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 ... 39 "
-                         "(40 in all): ranks 1, 3, 5,") != NULL,
+                         "(40 in all): ") != NULL,
                   "%s", k.text);
+    ck_assert_msg(strstr(k.text, missing()), "%s", k.text);
     ck_assert_msg(strstr(k.text, "; ") && strstr(k.text, "barrier on group b"), "%s", k.text);
 }
 END_TEST

@@ -147,7 +147,8 @@ Suite *suite_windows(void) {
     Suite *s = suite_create("comm/threads windows");
     TCase *t = tcase_create("all");
     tcase_add_loop_test(t, windows_show_peers_what_was_written_before_the_barrier, 1, 9);
-    if (RANKS_SHARE_MEMORY) tcase_add_test(t, memory_of_a_window_lives_until_the_last_member_lets_go);
+    if (RANKS_SHARE_MEMORY && !comm_is_async())
+        tcase_add_test(t, memory_of_a_window_lives_until_the_last_member_lets_go);
 #ifndef WATCHED
     tcase_add_test(t, a_window_that_does_not_fit_is_an_error_on_all);
 #endif
