@@ -12,17 +12,18 @@ __global__ void __launch_bounds__(DEEPEP_THREADS)
     tell(const __grid_constant__ deepep_tell_call one, const deepep_tell_call *all) {
     DEEPEP_CALL(deepep_tell_call, one, all);
     const deepep_shape &s = a.rank.shape;
-    const int64_t total = s.members * s.stride, step = (int64_t)gridDim.x * blockDim.x;
-    const int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    const int64_t step = (int64_t)gridDim.x * DEEPEP_THREADS,
+                  first = (int64_t)blockIdx.x * DEEPEP_THREADS + threadIdx.x;
     const int64_t *mine = a.numbers + a.rank.me * s.stride;
-    for (int64_t i = first; i < total; i += step)
-        if (i / s.stride != a.rank.me)
-            reinterpret_cast<int64_t *>(a.rank.peer[i / s.stride] + s.numbers)[a.rank.me * s.stride + i % s.stride] =
-                mine[i % s.stride];
+    for (uint32_t m = 0; m < s.members; m++) {
+        int64_t *there = reinterpret_cast<int64_t *>(a.rank.peer[m] + s.numbers) + a.rank.me * s.stride;
+        for (int64_t i = first; m != a.rank.me && i < s.stride; i += step) there[i] = mine[i];
+    }
     if (!meet(a.rank, DEEPEP_LAYOUT, true)) return;
     const int64_t *came = reinterpret_cast<const int64_t *>(a.rank.peer[a.rank.me] + s.numbers);
-    for (int64_t i = first; i < total; i += step)
-        if (i / s.stride != a.rank.me) a.numbers[i] = came[i];
+    for (uint32_t m = 0; m < s.members; m++)
+        for (int64_t i = first; m != a.rank.me && i < s.stride; i += step)
+            a.numbers[m * s.stride + i] = came[m * s.stride + i];
 }
 
 /* ---- route ---- */
@@ -39,19 +40,28 @@ __device__ __forceinline__ uint32_t eps_of(const deepep_shape &s) {
     return s.members / s.etp;
 }
 
-/* Ep ranks that a token goes to, bit by bit; its slots' are written. */
-struct goes {
-    uint32_t bits[DEEPEP_MEMBERS / 32];
-    __device__ bool to(uint32_t ep) const { return bits[ep / 32] >> ep % 32 & 1; }
+/* A number of each ep rank, in registers: lane l of the warp has those of l and of 32 + l. */
+struct per_ep {
+    int32_t low, high;
+    __device__ __forceinline__ void add(uint32_t ep, int32_t n) {
+        if ((uint32_t)lane_of() != ep % 32) return;
+        low += ep < 32 ? n : 0;
+        high += ep < 32 ? 0 : n;
+    }
+    __device__ __forceinline__ int32_t get(uint32_t ep) const { /* of this lane's */
+        return ep < 32 ? low : high;
+    }
 };
-__device__ __forceinline__ goes goes_of(const deepep_route_call &a, int64_t t, bool there) {
+
+/* Ep ranks that a token goes to, bit by bit; its slots' are written. */
+__device__ __forceinline__ uint64_t goes_of(const deepep_route_call &a, int64_t t, bool there) {
     const deepep_shape &s = a.rank.shape;
-    goes to = {};
+    uint64_t to = 0;
     for (uint32_t j = 0; there && j < s.k; j++) {
         const int64_t slot = t * s.k + j;
         const int32_t ep = a.slot_row[slot] < 0 ? -1 : a.ids[slot] / (int32_t)s.groups;
         a.to.ep[slot] = ep;
-        if (ep >= 0) to.bits[ep / 32] |= 1u << ep % 32;
+        if (ep >= 0) to |= 1ull << ep;
     }
     return to;
 }
@@ -59,15 +69,12 @@ __device__ __forceinline__ goes goes_of(const deepep_route_call &a, int64_t t, b
 /* How many tokens of the warp's run go to each ep rank. */
 __device__ __forceinline__ void count_run(const deepep_route_call &a, const run &mine) {
     const uint32_t eps = eps_of(a.rank.shape);
-    int32_t count[DEEPEP_MEMBERS / 32] = {}; /* lane l: of ep ranks l and 32 + l */
+    per_ep count = {};
     for (int64_t first = mine.first; first < mine.end; first += 32) {
-        const goes to = goes_of(a, first + lane_of(), first + lane_of() < mine.end);
-        for (uint32_t ep = 0; ep < eps; ep++) {
-            const int n = __popc(__ballot_sync(0xffffffffu, to.to(ep)));
-            if ((uint32_t)lane_of() == ep % 32) count[ep / 32] += n;
-        }
+        const uint64_t to = goes_of(a, first + lane_of(), first + lane_of() < mine.end);
+        for (uint32_t ep = 0; ep < eps; ep++) count.add(ep, __popc(__ballot_sync(0xffffffffu, to >> ep & 1)));
     }
-    for (uint32_t ep = (uint32_t)lane_of(); ep < eps; ep += 32) a.partial[warp_of() * eps + ep] = count[ep / 32];
+    for (uint32_t ep = (uint32_t)lane_of(); ep < eps; ep += 32) a.partial[warp_of() * eps + ep] = count.get(ep);
 }
 
 /* Token t has a position at every member of an ep rank: in its list, the rows of the slots that go there. */
@@ -88,36 +95,36 @@ __device__ __forceinline__ void write_nowhere(const deepep_route_call &a, int64_
 }
 
 /* Tells the members of ep ranks how many rows they get: the last warp, whose run ends where all tokens end. */
-__device__ __forceinline__ void write_ends(const deepep_route_call &a, const int32_t *end) {
+__device__ __forceinline__ void write_ends(const deepep_route_call &a, const per_ep &end) {
     const deepep_shape &s = a.rank.shape;
     for (uint32_t ep = (uint32_t)lane_of(); ep < eps_of(s); ep += 32)
         for (uint32_t m = ep * s.etp; m < (ep + 1) * s.etp; m++) {
-            a.to.out_rows[m] = end[ep / 32];
+            a.to.out_rows[m] = end.get(ep);
             if (m == a.rank.me)
-                a.to.in_rows[m] = end[ep / 32];
+                a.to.in_rows[m] = end.get(ep);
             else
-                reinterpret_cast<int64_t *>(a.rank.peer[m] + s.came)[a.rank.me] = end[ep / 32];
+                reinterpret_cast<int64_t *>(a.rank.peer[m] + s.came)[a.rank.me] = end.get(ep);
         }
     if (lane_of() == 0) *a.to.tokens = a.n;
 }
 
 __device__ __forceinline__ void place_run(const deepep_route_call &a, const run &mine) {
     const uint32_t eps = eps_of(a.rank.shape);
-    int32_t base[DEEPEP_MEMBERS / 32] = {};
+    per_ep base = {};
     for (uint32_t ep = (uint32_t)lane_of(); ep < eps; ep += 32)
-        for (int w = 0; w < warp_of(); w++) base[ep / 32] += a.partial[w * eps + ep];
+        for (int w = 0; w < warp_of(); w++) base.add(ep, a.partial[w * eps + ep]);
     for (int64_t first = mine.first; first < mine.end; first += 32) {
         const int64_t t = first + lane_of();
         const bool there = t < mine.end;
-        const goes to = goes_of(a, t, there);
+        const uint64_t to = goes_of(a, t, there);
         for (uint32_t ep = 0; ep < eps; ep++) {
-            const unsigned all = __ballot_sync(0xffffffffu, to.to(ep));
-            const int32_t before = __shfl_sync(0xffffffffu, base[ep / 32], (int)(ep % 32));
-            if (to.to(ep))
+            const unsigned all = __ballot_sync(0xffffffffu, to >> ep & 1);
+            const int32_t before = __shfl_sync(0xffffffffu, base.get(ep), (int)(ep % 32));
+            if (to >> ep & 1)
                 write_list(a, t, ep, before + __popc(all & ((1u << lane_of()) - 1)));
             else if (there)
                 write_nowhere(a, t, ep);
-            if ((uint32_t)lane_of() == ep % 32) base[ep / 32] += __popc(all);
+            base.add(ep, __popc(all));
         }
     }
     if (warp_of() == warps() - 1) write_ends(a, base);
