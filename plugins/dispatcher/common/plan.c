@@ -151,13 +151,17 @@ moe_status plan_count(const disp *d, const moe_layout_args *args, const plan *p,
 }
 
 moe_status plan_gather(const disp *d, const moe_layout_args *args, const plan *p, moe_err *err) {
-    moe_op_args op = begin(args, p);
     if (d->comm) {
         const moe_status s =
             d->comm->all_gather(d->comm_self, d->layout_group, args->stream, p->counts + d->me * p->stride, p->counts,
                                 (uint64_t)p->stride, MOE_I64, err);
         if (s != MOE_OK) return s;
     }
+    return plan_derive(d, args, p, err);
+}
+
+moe_status plan_derive(const disp *d, const moe_layout_args *args, const plan *p, moe_err *err) {
+    moe_op_args op = begin(args, p);
     return call_plan(d, NULL, &op, p, args->offsets, args->counts, err);
 }
 

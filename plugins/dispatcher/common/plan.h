@@ -43,6 +43,8 @@ moe_status plan_make(const disp *d, const moe_layout_args *args, const plan *p, 
 moe_status plan_count(const disp *d, const moe_layout_args *args, const plan *p, moe_err *err);
 /* 2. [collective on layout_group] Gathers the rows of counts; fills all of the plan, and offsets and counts of args. */
 moe_status plan_gather(const disp *d, const moe_layout_args *args, const plan *p, moe_err *err);
+/* 2. The same where the caller has brought the rows of counts of all members. */
+moe_status plan_derive(const disp *d, const moe_layout_args *args, const plan *p, moe_err *err);
 /* 3. slot_row [T,k] of this member: the final row at ep rank ids / groups; -1 where the id is, or the row is dropped.
  */
 moe_status plan_slots(const disp *d, const moe_layout_args *args, const plan *p, int64_t *slot_row, moe_err *err);

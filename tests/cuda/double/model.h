@@ -21,12 +21,14 @@
 #undef __constant__
 #undef __forceinline__
 #undef __launch_bounds__
+#undef __grid_constant__
 #define __global__
 #define __device__
 #define __host__
 #define __constant__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define __grid_constant__
 
 #define threadIdx (::cuda_double::here().thread)
 #define blockIdx (::cuda_double::here().block)
