@@ -27,7 +27,7 @@ json_rows() {
         state = field("state"); figure = ""; note = field("why")
         if (state == "ran") state = "not measured"
         if (state == "measured") {
-            value = field("value")
+            value = field("value") + 0
             figure = sprintf(value >= 1000 ? "%.0f %s" : value >= 100 ? "%.1f %s" : "%.3g %s", value, field("unit"))
             if (field("fraction") != "") note = sprintf("%.1f%% of %s", 100 * field("fraction"), field("of"))
         }
