@@ -80,6 +80,7 @@ function(moe_test_on_cuda)
     endif()
     list(APPEND targets plugin_double_${plugin})
   endforeach()
+  set_property(GLOBAL APPEND PROPERTY MOE_CUDA_TESTS ${ARG_UNPARSED_ARGUMENTS}) # for tests/gpu
   foreach(name ${ARG_UNPARSED_ARGUMENTS})
     moe_test_on(cuda ${CMAKE_BINARY_DIR}/double/plugins ${name} ${targets})
   endforeach()
