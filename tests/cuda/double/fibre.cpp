@@ -14,6 +14,9 @@
 #if defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>
 #endif
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
 #if !defined(__x86_64__)
 #error "fibres are written for x86-64"
 #endif
@@ -226,6 +229,10 @@ DOUBLE_UNSEEN void begin_fibre(block *b, unsigned i) {
     f.done = false;
     f.id = i;
     f.thread = uint3{i % d.x, i / d.x % d.y, i / d.x / d.y};
+#if defined(__SANITIZE_ADDRESS__)
+    /* What a fibre leaves at its end it never returns from: its marks around variables would stay. */
+    __asan_unpoison_memory_region(b->stacks + i * STACK_BYTES, STACK_BYTES);
+#endif
     void **top = reinterpret_cast<void **>(b->stacks + (i + 1) * STACK_BYTES - 64);
     *--top = nullptr; /* where fibre_main would return to; keeps the stack aligned as after a call */
     *--top = reinterpret_cast<void *>(fibre_main);

@@ -132,12 +132,13 @@ CUstream_st *stream_of(cudaStream_t s) {
     return d;
 }
 
-std::mutex streams_lock;
-std::set<CUstream_st *> streams;
+/* What streams may use is never destroyed: at exit their threads may still be at work. */
+std::mutex &streams_lock = *new std::mutex;
+std::set<CUstream_st *> &streams = *new std::set<CUstream_st *>;
 
 /* Allocations, so that what is freed twice or never is seen by sanitizers and by cudaFree itself. */
-std::mutex memory_lock;
-std::map<void *, size_t> memory;
+std::mutex &memory_lock = *new std::mutex;
+std::map<void *, size_t> &memory = *new std::map<void *, size_t>;
 size_t memory_used;
 const size_t MEMORY_TOTAL = size_t{8} << 30;
 
