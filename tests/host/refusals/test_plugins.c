@@ -185,7 +185,7 @@ START_TEST(names_of_nothing) {
          .say = {"topk.so: holds no such id"}},
         {"its own id", .put = {"router: plugin = $BUILD/plugins/router/topk.so#topk"}},
         {"for another device", .put = {"router: plugin = $BAD/elsewhere.so"}, .code = 3,
-         .say = {"device cpu", "holds nothing of this kind for this device"}},
+         .say = {"for device cuda, and the device is cpu", "holds nothing of this kind for this device"}},
         {"no id at all", .put = {"router: plugin = the best"}, .code = 2, .say = {"[router] plugin", "'the best'"}},
         {"empty", .put = {"router: plugin ="}, .code = 2, .say = {"[router] plugin"}},
         {"a parent folder", .put = {"router: plugin = ../topk"}, .code = 3, .say = {"topk", "absent"}},
