@@ -92,7 +92,9 @@ typedef struct moe_comm_v0 {
     moe_status (*all_to_all_v)(void *self, void *group, void *stream, const moe_a2a_args *args, moe_err *err);
     moe_status (*barrier)(void *self, void *group, void *stream, moe_err *err);
     /* [step, blocks without MOE_ASYNC] not collective: messages between members. All ops [n] of a call progress
-     * together, so that neighbours may exchange without an order. */
+     * together, so that neighbours may exchange without an order. A comm with MOE_ASYNC may match by order alone: the
+     * messages from one member to another in the order of the calls, within a call of their tags, then of the ops; both
+     * must come to the same order. */
     moe_status (*p2p)(void *self, void *group, void *stream, const moe_p2p_op *ops, uint32_t n, moe_err *err);
 
     /* [main, collective, blocks] caller sets size */

@@ -52,7 +52,11 @@ moe_status group_equip(group *g, moe_err *err) {
     return r == cudaSuccess ? MOE_OK : cuda_failed(g->me, g, "group_split", r, err);
 }
 
+/* After an abort, too, what was issued comes to its end, and may use the memory until then. */
 static void free_equipment(group *g) {
+    for (uint64_t i = g->first; i < g->last; i++)
+        if (g->ring[i % RING_CALLS].issued) cudaEventSynchronize(g->ring[i % RING_CALLS].passed);
+    if (g->stream) cudaStreamSynchronize(g->stream);
     for (uint32_t i = 0; i < RING_CALLS; i++)
         if (g->ring[i].passed) cudaEventDestroy(g->ring[i].passed);
     if (g->gathered) cudaEventDestroy(g->gathered);

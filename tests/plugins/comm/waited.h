@@ -44,8 +44,8 @@ static inline moe_status waited_create(const moe_comm_cfg *cfg, const moe_host *
     moe_status s = w->device->create(&device, test_host_init(&w->host, NULL), &w->device_self, err);
     if (s == MOE_OK) s = w->table->create(cfg, host, &w->self, err);
     if (s == MOE_OK) {
-        w->meeting = host->service(host->ctx, "moe.bootstrap/0");
-        if (!w->meeting) w->meeting = w->table->extension(w->self, "moe.bootstrap/0");
+        w->meeting = w->table->extension(w->self, "moe.bootstrap/0");
+        if (!w->meeting) w->meeting = host->service(host->ctx, "moe.bootstrap/0");
         *self = w;
         return s;
     }

@@ -64,26 +64,31 @@ START_TEST(the_bootstrap_gathers_blobs_in_rank_order) {
 }
 END_TEST
 
-/* 0: every other rank has ended with an error, in time. */
-static int run_killed(uint32_t who) {
+/* _i: who */
+START_TEST(a_rank_that_is_killed_ends_the_others_in_time) {
     process p;
     float x[512] = {0}, y[512];
     char text[100];
     start(&p);
-    if (p.rank == who) {
+    if (p.rank == (uint32_t)_i) {
         usleep(300000); /* the others are inside */
         raise(SIGKILL);
     }
     const double begin = now_s();
-    const moe_status s = p.c->all_reduce(p.self, p.group, NULL, x, y, 512, MOE_F32, MOE_SUM, &p.err);
-    const double took = now_s() - begin;
-    snprintf(text, sizeof text, "rank %u", who); /* its connection has closed, or NCCL has found it gone */
-    if (s != MOE_E_COMM || took > 10 || !strstr(p.err.msg, text)) {
-        fprintf(stderr, "rank %u: status %d after %.1f s: %s\n", p.rank, s, took, p.err.msg);
-        return 1;
-    }
+    ck_assert_int_eq(p.c->all_reduce(p.self, p.group, NULL, x, y, 512, MOE_F32, MOE_SUM, &p.err), MOE_E_COMM);
+    snprintf(text, sizeof text, "rank %d", _i); /* its connection has closed, or NCCL has found it gone */
+    ck_assert_msg(strstr(p.err.msg, text), "rank %u: %s", p.rank, p.err.msg);
     p.c->destroy(p.self);
-    return now_s() - begin > 20;
+    ck_assert_double_lt(now_s() - begin, 10);
+}
+END_TEST
+
+static Suite *suite_killed(int who) {
+    Suite *s = suite_create("comm/nccl, a rank is killed");
+    TCase *t = tcase_create("all");
+    tcase_add_loop_test(t, a_rank_that_is_killed_ends_the_others_in_time, who, who + 1);
+    suite_add_tcase(s, t);
+    return s;
 }
 
 static Suite *suite_processes(void) {
@@ -96,14 +101,11 @@ static Suite *suite_processes(void) {
 }
 
 int main(int argc, char **argv) {
-    if (argc == 3 && strcmp(argv[1], "killed") == 0) return run_killed((uint32_t)atoi(argv[2]));
-    SRunner *r = srunner_create(suite_processes());
-    srunner_add_suite(r, suite_nccl());
-    srunner_add_suite(r, suite_collectives());
-    srunner_add_suite(r, suite_exchange());
-    srunner_add_suite(r, suite_messages());
-    srunner_add_suite(r, suite_windows());
-    srunner_add_suite(r, suite_groups());
+    const int killed = argc == 3 && strcmp(argv[1], "killed") == 0;
+    SRunner *r = srunner_create(killed ? suite_killed(atoi(argv[2])) : suite_processes());
+    Suite *(*const suites[])(void) = {suite_nccl,     suite_collectives, suite_exchange,
+                                      suite_messages, suite_windows,     suite_groups};
+    for (size_t i = 0; i < sizeof suites / sizeof suites[0] && !killed; i++) srunner_add_suite(r, suites[i]());
     srunner_set_fork_status(r, CK_NOFORK); /* the process is a rank of the job */
     srunner_run_all(r, CK_NORMAL);
     const int failed = srunner_ntests_failed(r);
