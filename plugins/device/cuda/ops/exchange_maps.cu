@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(THREADS) before(maps_io c) {
         scan(c.kept + c.me * c.g.experts + b * groups, groups, c.out_before + b * groups, &c.to[b], room);
 }
 
-__global__ void __launch_bounds__(THREADS) make_parts(maps_io c, moe_fault *fault) {
+__global__ void __launch_bounds__(THREADS, 1) make_parts(maps_io c, moe_fault *fault) {
     for (int64_t m = threadIdx.x; c.slot && m < c.g.members; m += THREADS)
         if (c.from[m] > c.slot || c.to[m / c.g.etp] > c.slot) refuse(c);
     __syncthreads();
@@ -127,26 +127,22 @@ __device__ void fill_slot(const maps_io &c, int64_t i) {
         c.slot_at[i * c.g.etp + f] = j < 0 ? -1 : c.parts[MOE_PART_RETURN_AT * n + m + f] + j;
 }
 
-/* y: which map a thread has a place of. */
-enum { LANDED, PADDING, SLOTS, UNUSED, MAPS };
+/* Nothing moves. */
+__device__ void fill_none(const maps_io &c, int64_t i) {
+    if (i < c.places_landed) c.landed_row[i] = -1;
+    if (i < c.rows) c.row_from[i] = -1;
+    for (int64_t f = 0; i < c.slots && f < c.g.etp; f++) c.slot_at[i * c.g.etp + f] = -1;
+    if (i < c.places_sent) c.sent_slot[i] = -1;
+}
 
+/* A thread the i-th place of each map. */
 __global__ void __launch_bounds__(THREADS) fill(maps_io c) {
-    const int64_t i = blockIdx.x * (int64_t)THREADS + threadIdx.x, which = blockIdx.y;
-    const int64_t places[MAPS] = {c.places_landed, c.rows, c.slots, c.places_sent};
-    int64_t *const maps[MAPS] = {c.landed_row, c.row_from, c.slot_at, c.sent_slot};
-    if (i >= places[which]) return;
-    if (*c.broken) {
-        const int64_t each = which == SLOTS ? c.g.etp : 1;
-        for (int64_t f = 0; f < each; f++) maps[which][i * each + f] = -1;
-    } else if (which == LANDED) {
-        fill_landed(c, i);
-    } else if (which == PADDING) {
-        fill_padding(c, i);
-    } else if (which == SLOTS) {
-        fill_slot(c, i);
-    } else if (c.slot && i < c.runs[1] && i % c.slot >= c.to[i / c.slot]) {
-        c.sent_slot[i] = -1;
-    }
+    const int64_t i = blockIdx.x * (int64_t)THREADS + threadIdx.x;
+    if (*c.broken) return fill_none(c, i);
+    fill_landed(c, i);
+    fill_padding(c, i);
+    if (i < c.slots) fill_slot(c, i);
+    if (c.slot && i < c.runs[1] && i % c.slot >= c.to[i / c.slot]) c.sent_slot[i] = -1;
 }
 
 moe_status sizes(void *, const moe_op_args *a, uint64_t *saved, uint64_t *workspace, moe_err *err) {
@@ -206,7 +202,7 @@ moe_status forward(void *, const moe_op_args *a, moe_err *err) {
     const int64_t places = plan_most(plan_most(c.places_sent, c.places_landed), plan_most(c.rows, c.slots));
     KERNEL_LAUNCH(before, cuda_blocks(blocks, 1), THREADS, 0, stream, c);
     KERNEL_LAUNCH(make_parts, 1, THREADS, 0, stream, c, static_cast<moe_fault *>(a->fault));
-    KERNEL_LAUNCH(fill, dim3(cuda_blocks(places, THREADS), MAPS), THREADS, 0, stream, c);
+    KERNEL_LAUNCH(fill, cuda_blocks(places, THREADS), THREADS, 0, stream, c);
     return cuda_launched(MOE_OP_EXCHANGE_MAPS, err);
 }
 
