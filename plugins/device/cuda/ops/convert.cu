@@ -6,23 +6,6 @@ namespace {
 
 enum { THREADS = 256 };
 
-template <int P>
-__device__ __forceinline__ void get(const float *p, float v[P]) {
-    act_floats<P>(p, v);
-}
-template <int P>
-__device__ __forceinline__ void get(const bf16 *p, float v[P]) {
-    act_read<P>(p, v);
-}
-template <int P>
-__device__ __forceinline__ void put(float *p, const float v[P]) {
-    act_put_floats<P>(p, v);
-}
-template <int P>
-__device__ __forceinline__ void put(bf16 *p, const float v[P]) {
-    act_write<P>(p, v);
-}
-
 template <class X, class Y>
 __global__ void __launch_bounds__(THREADS)
     convert(const X *__restrict__ x, Y *__restrict__ y, int64_t packs, int64_t n) {
@@ -30,12 +13,12 @@ __global__ void __launch_bounds__(THREADS)
     const int64_t thread = blockIdx.x * (int64_t)THREADS + threadIdx.x;
     float v[P];
     if (thread < packs) {
-        get<P>(x + thread * P, v);
-        put<P>(y + thread * P, v);
+        pack_get<P>(x + thread * P, v);
+        pack_put<P>(y + thread * P, v);
     } else if (packs * P + (thread - packs) < n) { /* what is left, or all where packs do not fit */
         const int64_t i = packs * P + (thread - packs);
-        get<1>(x + i, v);
-        put<1>(y + i, v);
+        pack_get<1>(x + i, v);
+        pack_put<1>(y + i, v);
     }
 }
 
