@@ -9,13 +9,18 @@
     X(bias) \
     X(capacity) \
     X(clip_coef) \
+    X(convert) \
     X(copy) \
     X(count_valid) \
     X(cross_entropy) \
     X(cross_entropy_end) \
     X(cross_entropy_max) \
     X(cross_entropy_sum) \
+    X(dispatch_plan) \
+    X(dispatch_slots) \
     X(embed) \
+    X(exchange_maps) \
+    X(expert_counts) \
     X(expert_rows) \
     X(first_fault) \
     X(fma) \
@@ -28,6 +33,7 @@
     X(rmsnorm) \
     X(rope) \
     X(router_linear) \
+    X(sent) \
     X(sgd) \
     X(sigmoid) \
     X(sumsq) \

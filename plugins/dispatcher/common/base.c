@@ -174,7 +174,8 @@ static moe_status bring(const disp *d, const moe_layout_args *args, uint64_t at,
     moe_status s = MOE_OK;
     for (size_t i = 0; i < sizeof all / sizeof all[0] && s == MOE_OK; i++)
         if (all[i].bytes) s = d->device->copy(d->dev, args->stream, all[i].to, all[i].from, all[i].bytes, err);
-    return s == MOE_OK ? d->device->stream_sync(d->dev, args->stream, err) : s;
+    if (s == MOE_OK) s = d->device->stream_sync(d->dev, args->stream, err);
+    return s == MOE_OK && d->comm ? d->comm->poll(d->comm_self, err) : s; /* numbers of an exchange that was ended */
 }
 
 moe_status disp_tell(const disp *d, const moe_layout_args *args, uint64_t at, uint64_t bytes, moe_err *err) {

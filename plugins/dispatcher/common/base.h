@@ -68,7 +68,7 @@ static inline void *disp_host(const disp *d, void *handle, void *host_handle) {
 }
 /* The last of what layout needs before host numbers are used: tells rows->host_total and the host's arrays of args, and
  * brings `bytes` bytes at `at` of the handle to the same place of the host's handle; waits for the stream once where
- * d->tells. MOE_E_OVERFLOW when there are more rows than args->rows->max. */
+ * d->tells. MOE_E_OVERFLOW when there are more rows than args->rows->max; MOE_E_COMM when the counts have not come. */
 moe_status disp_tell(const disp *d, const moe_layout_args *args, uint64_t at, uint64_t bytes, moe_err *err);
 /* In stream order; both sides are the device's. */
 moe_status disp_copy(const disp *d, void *stream, void *to, const void *from, int64_t bytes, moe_err *err);
@@ -83,6 +83,8 @@ uint64_t disp_place(const disp *d, uint64_t *end, uint64_t bytes);
 
 /* MOE_E_ARG with the names, values and shapes that do not fit. */
 moe_status disp_check_layout(const disp *d, const moe_layout_args *args, moe_err *err);
+/* Of a plan whose rows no call of this device or host compares with rows->max: that is all that there may be. */
+moe_status disp_check_room(const disp *d, const moe_layout_args *args, moe_err *err);
 /* Planes are F32 or BF16, both sides alike, of `tokens` tokens (what layout saw; -1: not known, at most max_tokens).
  * Scalars travel with planes only. */
 moe_status disp_check_move(const disp *d, const moe_move_args *args, int64_t tokens, moe_err *err);

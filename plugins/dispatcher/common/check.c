@@ -29,12 +29,14 @@ static moe_status check_tensor(const disp *d, const char *name, const moe_tensor
                     d->layer, name, t->dtype, t->ndim, t->shape[0], t->shape[1], dtype, ndim, a, b < 0 ? 1 : b);
 }
 
-/* Of an asynchronous device: where layout tells the host, and rows that it cannot count. */
+/* Where layout tells the host. */
 static moe_status check_host(const disp *d, const moe_layout_args *args, moe_err *err) {
-    if (d->tells && (!args->host_offsets || !args->host_counts))
-        return moe_fail(err, MOE_E_ARG, "layer %u: host_counts is 1, but host_offsets or host_counts is NULL",
-                        d->layer);
-    if (d->tells || args->rows->max == d->max_rows) return MOE_OK;
+    if (args->host_offsets && args->host_counts) return MOE_OK;
+    return moe_fail(err, MOE_E_ARG, "layer %u: host_counts is 1, but host_offsets or host_counts is NULL", d->layer);
+}
+
+moe_status disp_check_room(const disp *d, const moe_layout_args *args, moe_err *err) {
+    if (!d->async || d->tells || args->rows->max == d->max_rows) return MOE_OK;
     return moe_fail(err, MOE_E_ARG, "layer %u: rows.max is %" PRId64 ", want all %" PRId64 ": nobody counts the rows",
                     d->layer, args->rows->max, d->max_rows);
 }
@@ -46,7 +48,7 @@ moe_status disp_check_layout(const disp *d, const moe_layout_args *args, moe_err
     if (s == MOE_OK) s = check_rows(d, args->rows, err);
     if (s == MOE_OK) s = check_tensor(d, "offsets", args->offsets, MOE_I64, (int64_t)d->groups + 1, -1, err);
     if (s == MOE_OK) s = check_tensor(d, "counts", args->counts, MOE_I64, d->groups, -1, err);
-    return s == MOE_OK && d->async ? check_host(d, args, err) : s;
+    return s == MOE_OK && d->tells ? check_host(d, args, err) : s;
 }
 
 static moe_status check_plane(const disp *d, const moe_move_args *args, uint32_t i, int64_t tokens, moe_err *err) {

@@ -181,6 +181,7 @@ moe_status plan_rows(const disp *d, const moe_layout_args *args, const plan *p, 
 
 moe_status plan_make(const disp *d, const moe_layout_args *args, const plan *p, moe_err *err) {
     moe_status s = disp_check_layout(d, args, err);
+    if (s == MOE_OK) s = disp_check_room(d, args, err);
     if (s == MOE_OK) s = plan_count(d, args, p, err);
     if (s != MOE_OK) return disp_end_all(d, s, err);
     return plan_gather(d, args, p, err); /* all members see the same */

@@ -52,11 +52,11 @@ static inline void device_open_fill(device_open *c, void *to, uint8_t byte, uint
     ck_assert_msg(c->table->stream_sync(c->self, c->stream, &err) == MOE_OK, "fill: %s", err.msg);
 }
 
-/* Creates an instance with these options and one stream. Returns the status of create; on failure err says why and
- * nothing is left open. */
-static inline moe_status device_open_with(device_open *c, const moe_kv *kv, uint32_t n_kv, moe_err *err) {
+/* Creates an instance with these options and one stream, on the machine's device `index`. Returns the status of create;
+ * on failure err says why and nothing is left open. */
+static inline moe_status device_open_at(device_open *c, uint32_t index, const moe_kv *kv, uint32_t n_kv, moe_err *err) {
     const moe_desc *desc = plugin_open("device", test_device());
-    moe_device_cfg cfg = {.size = sizeof cfg, .world = 1, .kv = kv, .n_kv = n_kv};
+    moe_device_cfg cfg = {.size = sizeof cfg, .index = index, .world = 1, .kv = kv, .n_kv = n_kv};
     moe_device_info info = {.size = sizeof info};
     memset(c, 0, sizeof *c);
     c->table = desc->vtable;
@@ -71,6 +71,9 @@ static inline moe_status device_open_with(device_open *c, const moe_kv *kv, uint
     c->fault = device_open_alloc_in(c, MOE_SPACE_DEVICE, sizeof *c->fault);
     c->seen = device_open_alloc(c, sizeof *c->seen);
     return MOE_OK;
+}
+static inline moe_status device_open_with(device_open *c, const moe_kv *kv, uint32_t n_kv, moe_err *err) {
+    return device_open_at(c, 0, kv, n_kv, err);
 }
 /* device/cpu with `threads` compute threads and the instruction set `isa` ("auto", "base", "v3", "v4"). Other devices
  * have no such options: what they have is taken for "base" and "auto", the rest is MOE_E_UNSUPPORTED. */

@@ -21,12 +21,21 @@ typedef struct any_device {
     int which;
 } any_device;
 
-/* Opens device `which`; d stays where it is until device_stop. */
-static inline void device_start(any_device *d, int which) {
+/* Is the device under test asynchronous? */
+static inline int test_on_async(void) {
+    return (plugin_open("device", test_device())->flags & MOE_ASYNC) != 0;
+}
+
+/* Opens device `which` for the rank with this number on its machine; d stays where it is until device_stop. */
+static inline void device_start_at(any_device *d, int which, uint32_t index) {
+    moe_err err = {.size = sizeof err};
     memset(d, 0, sizeof *d);
     d->which = test_on_cpu() ? which : DEVICE_CPU;
     if (d->which == DEVICE_CPU) {
-        device_open_start(&d->cpu, 2);
+        if (test_on_cpu())
+            device_open_start(&d->cpu, 2);
+        else
+            ck_assert_msg(device_open_at(&d->cpu, index, NULL, 0, &err) == MOE_OK, "%s", err.msg);
         d->table = d->cpu.table;
         d->self = d->cpu.self;
         d->stream = d->cpu.stream;
@@ -38,6 +47,9 @@ static inline void device_start(any_device *d, int which) {
     d->service = (moe_device_service){sizeof d->service, d->cpu.flags, d->table, d->self};
     d->services[0] = (test_service){"moe.device/0", &d->service};
     test_host_init(&d->host, d->services);
+}
+static inline void device_start(any_device *d, int which) {
+    device_start_at(d, which, 0);
 }
 static inline int device_is_async(const any_device *d) {
     return (d->service.flags & MOE_ASYNC) != 0;

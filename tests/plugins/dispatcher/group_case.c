@@ -2,8 +2,6 @@
  * group_case.h. */
 #include "group_case.h"
 
-#include "late_comm.h"
-
 /* oneDNN sets itself up when it is first used, by locks that ThreadSanitizer does not see: once before there are
  * threads. */
 static void warm_up(void) {
@@ -61,7 +59,7 @@ typedef struct member {
     uint32_t rank, n_buffers;
     any_device dev;
     moe_comm_service comm;
-    late_comm late; /* around comm, where the device is asynchronous */
+    int comm_async;
     void *group, *layout_group;
     test_service services[3];
     test_host host;
@@ -105,11 +103,16 @@ static int failed(member *m, moe_status status, const char *where) {
     return 1;
 }
 
+/* Of ranks that are threads, on the device under test. */
 static void open_comm(member *m) {
-    const moe_comm_v0 *table = plugin_open("comm", "threads")->vtable;
+    const char *id = strcmp(test_device(), "cuda") == 0 ? "nccl-threads" : "threads";
+    const moe_desc *desc = plugin_open("comm", id);
+    const moe_comm_v0 *table = desc->vtable;
+    m->services[0] = (test_service){"moe.device/0", &m->dev.service};
+    m->comm_async = (desc->flags & MOE_ASYNC) != 0;
     const moe_comm_cfg cfg = {.size = sizeof cfg, .rank = m->rank, .world = m->c->world};
     m->comm = (moe_comm_service){.size = sizeof m->comm, .table = table};
-    moe_status s = table->create(&cfg, rank_host(m->env, NULL), &m->comm.self, &m->err);
+    moe_status s = table->create(&cfg, rank_host(m->env, m->services), &m->comm.self, &m->err);
     const uint32_t color = m->rank / m->c->members;
     if (s == MOE_OK) s = table->group_split(m->comm.self, NULL, "ep", color, &m->group, &m->err);
     if (s == MOE_OK) s = table->group_split(m->comm.self, NULL, "ep.layout", color, &m->layout_group, &m->err);
@@ -148,9 +151,7 @@ static void open_dispatcher(member *m) {
                                     .host_counts = !kind->fixed,
                                     .kv = &fixed,
                                     .n_kv = kind->fixed ? 1 : 0};
-    late_comm_open(&m->late, &m->comm, &m->dev);
-    m->services[0] = (test_service){"moe.device/0", &m->dev.service};
-    m->services[1] = (test_service){"moe.comm/0", device_is_async(&m->dev) ? &m->late.service : &m->comm};
+    m->services[1] = (test_service){"moe.comm/0", &m->comm};
     m->table = plugin_open("dispatcher", kind->plugin)->vtable;
     m->needs.size = sizeof m->needs;
     if (failed(m, m->table->create(&cfg, test_host_init(&m->host, m->services), &m->self, &m->err), "create")) return;
@@ -206,6 +207,17 @@ static int64_t guards_hurt(member *m) {
     return n;
 }
 
+/* What an asynchronous call could not tell when it returned: an exchange that was ended has left no data to judge, and
+ * what this rank alone has found ends the others; all see an overflow. */
+static moe_status end_call(member *m, moe_status s) {
+    moe_err err = {.size = sizeof err};
+    if (!m->comm_async) return s;
+    const moe_status ended = s == MOE_OK || s == MOE_E_DATA ? m->comm.table->poll(m->comm.self, &err) : MOE_OK;
+    if (ended != MOE_OK) m->err = err;
+    if (ended != MOE_OK) return ended;
+    if (s != MOE_OK && s != MOE_E_OVERFLOW) m->comm.table->abort(m->comm.self, m->err.msg);
+    return s;
+}
 /* Runs a call as core does, unless an earlier one failed. */
 static void call(member *m, any_step *step, const void *args, const char *where) {
     if (failed(m, MOE_OK, where)) return;
@@ -213,7 +225,7 @@ static void call(member *m, any_step *step, const void *args, const char *where)
         snprintf(m->err.msg, sizeof m->err.msg, "stopped by the test");
         if (failed(m, m->c->before(m->c, m->rank, where, m->comm.table, m->comm.self), where)) return;
     }
-    failed(m, device_run(&m->dev, step, m, args, &m->err), where);
+    failed(m, end_call(m, device_run(&m->dev, step, m, args, &m->err)), where);
 }
 static moe_status enter_layout(const void *self, const void *args, void *fault, moe_err *err) {
     const member *m = self;
@@ -351,8 +363,8 @@ static int64_t other_bits(const group_rank *a, const group_rank *b, const group_
 static void one_rank(rank_env *env) {
     member m = {.c = env->arg, .env = env, .rank = env->rank, .err.size = sizeof m.err};
     group_rank *o = &m.c->out[m.rank];
+    device_start_at(&m.dev, m.c->device, m.rank);
     open_comm(&m);
-    device_start(&m.dev, m.c->device);
     open_dispatcher(&m);
     if (!failed(&m, MOE_OK, "create")) make_memory(&m);
     for (int i = 0; i < m.c->repeats && o->status == MOE_OK; i++) {
@@ -371,9 +383,8 @@ static void one_rank(rank_env *env) {
     if (m.self) m.table->destroy(m.self);
     for (uint32_t i = 0; i < m.n_buffers; i++)
         device_free_in(&m.dev, m.buffers[i].space, m.buffers[i].data - GUARD, m.buffers[i].bytes + 2 * GUARD);
-    late_comm_close(&m.late);
-    device_stop(&m.dev);
     close_comm(&m);
+    device_stop(&m.dev);
 }
 
 void group_run(group_case *c) {

@@ -187,20 +187,23 @@ START_TEST(instances_and_handles_are_apart) {
         ragged(b.ids + t * s.k, t, &s, &x);
     }
     local_round_trip(&a);
-    void *second = device_alloc(&a.dev, a.needs.handle), *first = a.handle;
+    const int32_t space = device_private(&a.dev);
+    void *second = device_alloc_in(&a.dev, space, a.needs.handle), *first = a.handle;
     const int64_t rows = a.offsets[s.experts];
-    char *before = malloc(a.needs.handle);
-    memcpy(before, first, a.needs.handle);
+    char *before = device_alloc(&a.dev, a.needs.handle), *after = device_alloc(&a.dev, a.needs.handle);
+    device_peek(&a.dev, before, first, a.needs.handle);
     a.handle = second;
     for (int64_t t = 0; t < s.tokens; t++) balanced(a.ids + t * s.k, t, &s, &x);
     memset(a.planes[0].expert_order.data, 0xa5, (size_t)(a.rows.max * s.hidden) * 4);
     local_round_trip(&a);
     local_round_trip(&b);
-    ck_assert_mem_eq(first, before, a.needs.handle);
+    device_peek(&a.dev, after, first, a.needs.handle);
+    ck_assert_mem_eq(after, before, a.needs.handle);
     ck_assert_int_gt(rows, 0);
     a.handle = first;
-    device_free(&a.dev, second, a.needs.handle);
-    free(before);
+    device_free_in(&a.dev, space, second, a.needs.handle);
+    device_free(&a.dev, before, a.needs.handle);
+    device_free(&a.dev, after, a.needs.handle);
     local_close(&b);
     local_close(&a);
 }

@@ -14,8 +14,8 @@ static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64
 }
 
 /* Reported, and then nobody has chosen; 0: to be returned. */
-static int reports(const moe_op_args *a, int64_t needed) {
-    if (!cpu_reports(a, MOE_E_OVERFLOW, -1, needed)) return 0;
+static int reports(const moe_op_args *a, int64_t ep, int64_t needed) {
+    if (!cpu_reports(a, MOE_E_OVERFLOW, ep, needed)) return 0;
     for (int i = 0; i < 5; i++) memset(a->out[i].data, 0, (size_t)op_elements(&a->out[i]) * sizeof(int64_t));
     return 1;
 }
@@ -33,7 +33,7 @@ static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
         int64_t *offsets = all_offsets + ep * (g.groups + 1);
         const int64_t needed = plan_take(&g, at, take + ep * g.groups, offsets);
         const int over = needed > at->limit && at->overflow == MOE_OVERFLOW_STOP;
-        if (over && reports(a, needed)) return MOE_OK;
+        if (over && reports(a, ep, needed)) return MOE_OK;
         if (over)
             return moe_fail(err, MOE_E_OVERFLOW,
                             "%s: layer %lld: ep rank %lld needs %lld rows (aligned to %lld), recv_rows is %lld", op,

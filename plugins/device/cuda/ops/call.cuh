@@ -51,5 +51,23 @@ __device__ __forceinline__ void row_copy(U *__restrict__ to, const U *__restrict
     }
 }
 
+/* P elements of one dtype as FP32 where those of the other are P to 16 bytes: a pack of BF16 is two of FP32. */
+template <int P>
+__device__ __forceinline__ void pack_get(const float *p, float v[P]) {
+    act_floats<P>(p, v);
+}
+template <int P>
+__device__ __forceinline__ void pack_get(const bf16 *p, float v[P]) {
+    act_read<P>(p, v);
+}
+template <int P>
+__device__ __forceinline__ void pack_put(float *p, const float v[P]) {
+    act_put_floats<P>(p, v);
+}
+template <int P>
+__device__ __forceinline__ void pack_put(bf16 *p, const float v[P]) {
+    act_write<P>(p, v);
+}
+
 }  // namespace
 #endif

@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(SORT_SCAN)
 
 /* none: sort_scan decided that there are no places (offsets[bins] is 0 although there is an item). */
 template <class Keys>
-__global__ void __launch_bounds__(SORT_THREADS)
+__global__ void __launch_bounds__(SORT_THREADS, 4)
     sort_place(Keys keys, sort_plan p, const unsigned *__restrict__ count, const int64_t *__restrict__ offsets) {
     KERNEL_DYNAMIC(unsigned, next); /* [SORT_WARPS,bins] */
     const int64_t scope = blockIdx.x / (unsigned)p.blocks;

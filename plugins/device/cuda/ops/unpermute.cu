@@ -1,14 +1,14 @@
 /* moe.unpermute/0: a block a token; every element is one FP32 sum over the slots in order. Memory: the rows of y that
- * have a slot read once, x written once: in BF16 2kh + 2h bytes a token. */
+ * have a slot read once, x written once: in BF16 2kh + 2h bytes a token, or + 4h where x is F32. */
 #include "call.cuh"
 #include "rows.cuh"
 
 namespace {
 
-template <class T, int P>
+template <class T, class X, int P>
 __global__ void __launch_bounds__(ROW_THREADS)
     unpermute(const T *__restrict__ y, const int64_t *__restrict__ slot_row, const float *__restrict__ row_scalar,
-              T *__restrict__ x, float *__restrict__ slot_scalar, int width, int k, row_groups groups,
+              X *__restrict__ x, float *__restrict__ slot_scalar, int width, int k, row_groups groups,
               moe_fault *fault) {
     const int64_t token = blockIdx.x, end = rows_end(groups);
     const int64_t *rows = slot_row + token * k; /* [k] */
@@ -30,16 +30,16 @@ __global__ void __launch_bounds__(ROW_THREADS)
                 for (int e = 0; e < P; e++) sum[e] += v[e];
             }
         }
-        act_write<P>(x + token * width + i, sum);
+        pack_put<P>(x + token * width + i, sum);
     }
 }
 
-template <class T, int P>
+template <class T, class X, int P>
 moe_status run(const moe_op_args *a, moe_err *err) {
     const int64_t width = a->in[0].shape[1];
-    KERNEL_LAUNCH((unpermute<T, P>), cuda_blocks(a->in[1].shape[0], 1), row_threads(width / P), 0, cuda_stream(a),
+    KERNEL_LAUNCH((unpermute<T, X, P>), cuda_blocks(a->in[1].shape[0], 1), row_threads(width / P), 0, cuda_stream(a),
                   static_cast<const T *>(a->in[0].data), static_cast<const int64_t *>(a->in[1].data),
-                  call_data<const float>(op_optional(a->in, a->n_in, 2)), static_cast<T *>(a->out[0].data),
+                  call_data<const float>(op_optional(a->in, a->n_in, 2)), static_cast<X *>(a->out[0].data),
                   call_data<float>(op_optional(a->out, a->n_out, 1)), (int)width, (int)a->in[1].shape[1],
                   row_groups_of(a->rows, a->in[0].shape[0]), static_cast<moe_fault *>(a->fault));
     return cuda_launched(MOE_OP_UNPERMUTE, err);
@@ -56,7 +56,9 @@ moe_status sizes(void *, const moe_op_args *a, uint64_t *saved, uint64_t *worksp
 moe_status forward(void *, const moe_op_args *a, moe_err *err) {
     if (a->in[1].shape[0] == 0) return MOE_OK;
     const bool packs = call_packs(a->in[0].dtype, a->in[0].shape[1], call_at(&a->in[0]) | call_at(&a->out[0]));
-    return CALL_ACT(run, a->in[0].dtype, packs, a, err);
+    if (a->in[0].dtype == MOE_F32) return packs ? run<float, float, 4>(a, err) : run<float, float, 1>(a, err);
+    if (a->out[0].dtype == MOE_F32) return packs ? run<bf16, float, 8>(a, err) : run<bf16, float, 1>(a, err);
+    return packs ? run<bf16, bf16, 8>(a, err) : run<bf16, bf16, 1>(a, err);
 }
 
 }  // namespace

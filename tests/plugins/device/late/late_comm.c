@@ -1,5 +1,5 @@
-/* comm/threads for device "late": the CPU's behind asynchronous calls, of which only the collectives that core itself
- * makes are there. An error is told by poll, and ends all ranks. */
+/* comm/threads for device "late": the CPU's behind asynchronous calls. An error is told by poll, and ends all ranks.
+ * There are no messages and no windows. */
 #include <stdatomic.h>
 #include <stdio.h>
 
@@ -12,7 +12,8 @@ typedef struct comm {
     atomic_uint calls; /* that have begun */
 } comm;
 
-enum { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, BARRIER };
+enum { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, ALL_TO_ALL_V, BARRIER };
+enum { IN_AT, IN_BYTES, OUT_AT, OUT_BYTES, EXCHANGE_ARRAYS, MEMBERS = 64 };
 
 typedef struct comm_call {
     bridge b;
@@ -23,6 +24,7 @@ typedef struct comm_call {
     uint64_t count;
     int32_t dtype, op;
     uint32_t root;
+    uint64_t exchange[EXCHANGE_ARRAYS][MEMBERS];
 } comm_call;
 
 static const moe_comm_v0 *inner_table(void);
@@ -57,6 +59,16 @@ static moe_status group_info(void *self, void *group, uint32_t *n, uint32_t *ind
     return c->inner->group_info(c->self, group, n, index, err);
 }
 
+static moe_status exchange(const comm_call *k, moe_err *err) {
+    const moe_a2a_args args = {.size = sizeof args,
+                               .in = k->in,
+                               .out = k->out,
+                               .in_at = k->exchange[IN_AT],
+                               .in_bytes = k->exchange[IN_BYTES],
+                               .out_at = k->exchange[OUT_AT],
+                               .out_bytes = k->exchange[OUT_BYTES]};
+    return k->c->inner->all_to_all_v(k->c->self, k->group, k->b.stream, &args, err);
+}
 static void run(bridge *b) {
     comm_call *k = (comm_call *)b;
     const moe_comm_v0 *t = k->c->inner;
@@ -77,24 +89,32 @@ static void run(bridge *b) {
         case BROADCAST:
             s = t->broadcast(self, k->group, b->stream, k->out, k->count, k->dtype, k->root, &err);
             break;
+        case ALL_TO_ALL_V:
+            s = exchange(k, &err);
+            break;
         default:
             s = t->barrier(self, k->group, b->stream, &err);
     }
     if (s) t->abort(self, err.msg);
 }
 
-/* in, out in units of count elements; out_too: what `out` has is read. */
-static moe_status enqueue(comm_call call, const void *in, uint64_t ins, void *out, uint64_t outs, moe_err *err) {
-    static const uint8_t bytes[] = {4, 2, 8, 4, 8, 1, 1, 1, 1, 1};
+/* What lies at in and out, in bytes. */
+static moe_status enqueue_bytes(const comm_call *call, const void *in, uint64_t ins, void *out, uint64_t outs,
+                                moe_err *err) {
     comm_call *k = malloc(sizeof *k);
     if (!k) return moe_fail(err, MOE_E_NOMEM, "late comm: out of memory");
-    uint64_t unit = call.count * bytes[call.dtype];
-    *k = call;
-    k->b.dev = call.c->dev;
+    *k = *call;
+    k->b.dev = call->c->dev;
     k->b.run = run;
-    k->in = bridge_take(&k->b, (void *)(uintptr_t)in, ins * unit, 0);
-    k->out = bridge_take(&k->b, out, outs * unit, 1);
+    k->in = bridge_take(&k->b, (void *)(uintptr_t)in, ins, 0);
+    k->out = bridge_take(&k->b, out, outs, 1);
     return bridge_enqueue(&k->b, err);
+}
+/* The same in units of count elements. */
+static moe_status enqueue(comm_call call, const void *in, uint64_t ins, void *out, uint64_t outs, moe_err *err) {
+    static const uint8_t bytes[] = {4, 2, 8, 4, 8, 1, 1, 1, 1, 1};
+    const uint64_t unit = call.count * bytes[call.dtype];
+    return enqueue_bytes(&call, in, ins * unit, out, outs * unit, err);
 }
 
 static uint32_t members(comm *c, void *group) {
@@ -141,9 +161,28 @@ static moe_status barrier(void *self, void *group, void *stream, moe_err *err) {
 static moe_status lacks(moe_err *err, const char *what) {
     return moe_fail(err, MOE_E_UNSUPPORTED, "late comm: has no %s", what);
 }
+/* The bytes from *first on in which all n parts lie; `at` becomes where they begin there. */
+static uint64_t span(const uint64_t *from, const uint64_t *bytes, uint32_t n, uint64_t *at, uint64_t *first) {
+    uint64_t end = 0;
+    *first = UINT64_MAX;
+    for (uint32_t m = 0; m < n; m++) {
+        if (bytes[m] && from[m] < *first) *first = from[m];
+        if (bytes[m] && from[m] + bytes[m] > end) end = from[m] + bytes[m];
+    }
+    if (!end) *first = 0;
+    for (uint32_t m = 0; m < n; m++) at[m] = bytes[m] ? from[m] - *first : 0;
+    return end - *first;
+}
 static moe_status all_to_all_v(void *self, void *group, void *stream, const moe_a2a_args *args, moe_err *err) {
-    (void)self, (void)group, (void)stream, (void)args;
-    return lacks(err, "all_to_all_v");
+    const uint32_t n = members(self, group);
+    uint64_t in, out;
+    comm_call k = {.b.stream = stream, .c = self, .group = group, .what = ALL_TO_ALL_V};
+    if (n > MEMBERS) return moe_fail(err, MOE_E_UNSUPPORTED, "late comm: all_to_all_v of %u, want 1..%d", n, MEMBERS);
+    memcpy(k.exchange[IN_BYTES], args->in_bytes, n * sizeof *args->in_bytes);
+    memcpy(k.exchange[OUT_BYTES], args->out_bytes, n * sizeof *args->out_bytes);
+    const uint64_t ins = span(args->in_at, args->in_bytes, n, k.exchange[IN_AT], &in);
+    const uint64_t outs = span(args->out_at, args->out_bytes, n, k.exchange[OUT_AT], &out);
+    return enqueue_bytes(&k, (const char *)args->in + in, ins, (char *)args->out + out, outs, err);
 }
 static moe_status p2p(void *self, void *group, void *stream, const moe_p2p_op *ops, uint32_t n, moe_err *err) {
     (void)self, (void)group, (void)stream, (void)ops, (void)n;

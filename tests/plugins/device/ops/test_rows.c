@@ -78,12 +78,15 @@ static uint64_t rows_case(ot *t, const void *arg) {
     ot_untouched("y", &y, used * s->width, max * s->width);
     ot_untouched("row_scalar", &row_p, used, max);
     ot_forward(t, &call, MOE_OP_UNPERMUTE, OT_LIST(y, slot_row, row_p), OT_LIST(back, back_p), &permute, &rows);
+    moe_tensor wide = ot_tensor(t, MOE_F32, s->tokens, s->width); /* the sums as they are */
+    ot_forward(t, &call, MOE_OP_UNPERMUTE, OT_LIST(y, slot_row), OT_LIST(wide), &permute, &rows);
     for (int64_t i = 0; i < s->tokens * s->width; i++) {
         int64_t copies = 0;
         for (int64_t j = 0; j < s->k; j++) copies += want[i / s->width * s->k + j] >= 0;
         float sum = 0.0f; /* combine after dispatch: as many times the row as it was sent, summed in FP32 */
         for (int64_t j = 0; j < copies; j++) sum += (float)ot_get(&x, i);
         ot_want(s->act == MOE_BF16 ? ((uint16_t *)back.data)[i] == ot_bf16(sum) : ((float *)back.data)[i] == sum);
+        ot_want(((float *)wide.data)[i] == sum);
     }
     for (int64_t i = 0; i < pairs; i++) ot_want(ot_get(&back_p, i) == (want[i] < 0 ? 0.0 : ot_get(&p, i)));
     free(want);
