@@ -83,6 +83,10 @@ start_job() { # start_job NAME COMMAND...: when one of the jobs is free
     run_job "$@" &
 }
 
+# comm/nccl wants a GPU a rank: its test of threads starts eight of them; one process is tried everywhere.
+nccl_dir=tests/plugins/comm/nccl
+gpus() { nvidia-smi -L 2>/dev/null | grep -c '^GPU ' || true; }
+
 # A program of tests that has checked nothing has not passed.
 code_of() { # code_of NAME
     local code=124 seconds
@@ -94,7 +98,20 @@ code_of() { # code_of NAME
 
 tests_of() { # tests_of KIND: names
     awk -F '\t' -v kind="$1" -v only="$([ "$double" = 0 ] && echo . || echo "$double_tests")" \
-        '$1 == kind && $2 ~ only { print $2 }' "$build/tests/gpu/tests.txt"
+        '$1 == kind && $2 ~ only && $2 != "comm_nccl_threads" { print $2 }' "$build/tests/gpu/tests.txt"
+    [ "$1$double" != conformance0 ] || [ ! -x "$build/$nccl_dir/start_ranks" ] || echo nccl_one_rank
+    [ "$1$double" != conformance0 ] || [ "$(gpus)" -lt 8 ] || echo comm_nccl_threads
+}
+path_of() { awk -F '\t' -v name="$1" '$2 == name { print $3 }' "$build/tests/gpu/tests.txt"; }
+
+start_test() { # start_test NAME
+    case $1 in
+        nccl_one_rank)
+            start_job "$1" env -u CK_FORK "$build/$nccl_dir/start_ranks" 1 "$build/$nccl_dir/test_comm_nccl"
+            ;;
+        comm_nccl_threads) start_job "$1" env -u CK_FORK "$build/$(path_of "$1")" ;;
+        *) start_job "$1" "$build/$(path_of "$1")" ;;
+    esac
 }
 
 kind_rows() { # kind_rows KIND NAME...: a row for all, and one for each that has not passed
@@ -120,7 +137,7 @@ kind_rows() { # kind_rows KIND NAME...: a row for all, and one for each that has
 }
 
 run_tests() {
-    local kind name path golden=$source_dir/tests/oracle/golden
+    local kind name golden=$source_dir/tests/oracle/golden
     local stage_end=$((SECONDS + $(left_for tests)))
     if [ "$double" = 1 ]; then # one model
         mkdir -p "$work/golden"
@@ -131,10 +148,7 @@ run_tests() {
     start_job parity_models sh "$source_dir/tests/oracle/parity.sh" "$work/home/moehost" \
         "$build/tests/oracle/oracle_compare" "$golden" "$work/parity"
     for kind in gradient operation conformance parity; do
-        for name in $(tests_of $kind); do
-            path=$(awk -F '\t' -v name="$name" '$2 == name { print $3 }' "$build/tests/gpu/tests.txt")
-            start_job "$name" "$build/$path"
-        done
+        for name in $(tests_of $kind); do start_test "$name"; done
     done
     wait
     for kind in operation gradient conformance; do
@@ -143,6 +157,9 @@ run_tests() {
     done
     # shellcheck disable=SC2046
     kind_rows parity parity_models $(tests_of parity)
+    if [ "$double" = 0 ] && [ -n "$(path_of comm_nccl_threads)" ] && [ "$(gpus)" -lt 8 ]; then
+        add_row tests "comm_nccl_threads" skipped "" "eight ranks want eight GPUs, here is $(gpus)"
+    fi
 }
 
 # ---- quickstart ----
