@@ -1,18 +1,17 @@
 # shellcheck shell=bash
 # The stages of tests/gpu/check, each of which adds its rows and never ends the script. They read what check has set:
-# build, work, rows, double, jobs, skip, deadline (in SECONDS), carry, arch, here, source_dir.
-: "${build:=}" "${work:=}" "${rows:=}" "${double:=}" "${jobs:=}" "${skip:=}" "${deadline:=}" "${carry:=}" "${arch:=}"
-: "${here:=}" "${source_dir:=}"
+# build, work, rows, double, jobs, skip, begun and deadline (in SECONDS), carry, arch, here, source_dir.
+: "${build:=}" "${work:=}" "${rows:=}" "${double:=}" "${jobs:=}" "${skip:=}" "${begun:=0}" "${deadline:=}" "${carry:=}" "${arch:=}"
+: "${here:=}" "${source_dir:=}" "${own_libraries:=}" # own_libraries: LD_LIBRARY_PATH as it was
 
-# Seconds of a stage at most; all of them together are 8 minutes. What one leaves is there for those behind it.
-declare -A budget=([build]=120 [tests]=130 [quickstart]=50 [measure]=75 [torch]=30 [sanitizer]=70)
+# Until which second of the run a stage may last: what one leaves is there for those behind it.
+declare -A until=([build]=120 [tests]=250 [quickstart]=300 [measure]=385 [torch]=410 [sanitizer]=476)
 
-left_for() { # left_for STAGE: seconds that it has, 0 when there is no time
-    local left=$((deadline - SECONDS))
-    [ $left -gt 0 ] || left=0
-    [ $left -lt "${budget[$1]}" ] || left=${budget[$1]}
-    echo "$left"
+begin_stage() { # begin_stage STAGE: sets stage_end
+    stage_end=$((begun + until[$1]))
+    [ $stage_end -lt "$deadline" ] || stage_end=$deadline
 }
+left() { echo $((stage_end - SECONDS)); }
 # Runs a command for at most so many seconds: 124 when it took longer, or when there were none.
 within() { # within SECONDS COMMAND...
     local seconds=$1
@@ -41,13 +40,14 @@ cuda_version() {
 # ---- build ----
 run_build() { # 1: there is nothing to run
     local code=0 at=$SECONDS target=gpu_check
+    begin_stage build
     if [ -n "$carry" ]; then
         add_row build "sm_$arch" skipped "" "carried"
         return 0
     fi
     [ "$double" = 0 ] || target=gpu_check_double
     export -f build_tree
-    source_dir=$source_dir double=$double arch=$arch work=$work within "$(left_for build)" \
+    source_dir=$source_dir double=$double arch=$arch work=$work within "$(left)" \
         bash -c 'build_tree "$@"' - "$build" $target || code=$?
     add_row build "sm_$arch" "$(result_of $code)" "$((SECONDS - at)) s" \
         "$([ $code = 0 ] || grep -m 1 -E 'error|FAILED' "$work/build.log" || last_line "$work/build.log")"
@@ -74,7 +74,7 @@ double_tests='^(cpu_op_(rmsnorm|join|bias)|device_cpu_stream|router_topk_bias|pr
 run_job() { # run_job NAME COMMAND...
     local name=$1 code=0 at=$SECONDS
     shift
-    within $((stage_end - SECONDS)) "$@" >"$work/logs/$name" 2>&1 || code=$?
+    within "$(left)" "$@" >"$work/logs/$name" 2>&1 || code=$?
     echo "$code $((SECONDS - at))" >"$work/logs/$name.code"
 }
 
@@ -82,6 +82,10 @@ start_job() { # start_job NAME COMMAND...: when one of the jobs is free
     while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n || true; done
     run_job "$@" &
 }
+
+# comm/nccl wants a GPU a rank: its test of threads starts eight of them; one process is tried everywhere.
+nccl_dir=tests/plugins/comm/nccl
+gpus() { nvidia-smi -L 2>/dev/null | grep -c '^GPU ' || true; }
 
 # A program of tests that has checked nothing has not passed.
 code_of() { # code_of NAME
@@ -94,7 +98,20 @@ code_of() { # code_of NAME
 
 tests_of() { # tests_of KIND: names
     awk -F '\t' -v kind="$1" -v only="$([ "$double" = 0 ] && echo . || echo "$double_tests")" \
-        '$1 == kind && $2 ~ only { print $2 }' "$build/tests/gpu/tests.txt"
+        '$1 == kind && $2 ~ only && $2 != "comm_nccl_threads" { print $2 }' "$build/tests/gpu/tests.txt"
+    [ "$1$double" != conformance0 ] || [ ! -x "$build/$nccl_dir/start_ranks" ] || echo nccl_one_rank
+    [ "$1$double" != conformance0 ] || [ "$(gpus)" -lt 8 ] || echo comm_nccl_threads
+}
+path_of() { awk -F '\t' -v name="$1" '$2 == name { print $3 }' "$build/tests/gpu/tests.txt"; }
+
+start_test() { # start_test NAME
+    case $1 in
+        nccl_one_rank)
+            start_job "$1" env -u CK_FORK "$build/$nccl_dir/start_ranks" 1 "$build/$nccl_dir/test_comm_nccl"
+            ;;
+        comm_nccl_threads) start_job "$1" env -u CK_FORK "$build/$(path_of "$1")" ;;
+        *) start_job "$1" "$build/$(path_of "$1")" ;;
+    esac
 }
 
 kind_rows() { # kind_rows KIND NAME...: a row for all, and one for each that has not passed
@@ -120,8 +137,8 @@ kind_rows() { # kind_rows KIND NAME...: a row for all, and one for each that has
 }
 
 run_tests() {
-    local kind name path golden=$source_dir/tests/oracle/golden
-    local stage_end=$((SECONDS + $(left_for tests)))
+    local kind name golden=$source_dir/tests/oracle/golden
+    begin_stage tests
     if [ "$double" = 1 ]; then # one model
         mkdir -p "$work/golden"
         ln -sfn "$golden/olmoe_linear" "$work/golden/olmoe_linear"
@@ -131,10 +148,7 @@ run_tests() {
     start_job parity_models sh "$source_dir/tests/oracle/parity.sh" "$work/home/moehost" \
         "$build/tests/oracle/oracle_compare" "$golden" "$work/parity"
     for kind in gradient operation conformance parity; do
-        for name in $(tests_of $kind); do
-            path=$(awk -F '\t' -v name="$name" '$2 == name { print $3 }' "$build/tests/gpu/tests.txt")
-            start_job "$name" "$build/$path"
-        done
+        for name in $(tests_of $kind); do start_test "$name"; done
     done
     wait
     for kind in operation gradient conformance; do
@@ -143,12 +157,16 @@ run_tests() {
     done
     # shellcheck disable=SC2046
     kind_rows parity parity_models $(tests_of parity)
+    if [ "$double" = 0 ] && [ -n "$(path_of comm_nccl_threads)" ] && [ "$(gpus)" -lt 8 ]; then
+        add_row tests "comm_nccl_threads" skipped "" "eight ranks want eight GPUs, here is $(gpus)"
+    fi
 }
 
 # ---- quickstart ----
 # Limits as README and CI have them: 300 steps bring the validation loss to 2.2.
 run_quickstart() {
     local code=0 at=$SECONDS loss limit=2.2 set=(--set device.plugin=cuda) run=$work/quickstart
+    begin_stage quickstart
     if [ "$double" = 1 ]; then # two steps of a small model: near the loss of a guess among 256 bytes
         limit=5.7
         set+=(--steps 2 --set optimizer.warmup=0 --set data.seq_len=8 --set model.layers=1 --set model.hidden=16 --set model.heads=2
@@ -156,25 +174,24 @@ run_quickstart() {
             --set batch.global=2 --set batch.micro=2 --set run.eval_batches=1 --set run.eval_every=1)
     fi
     rm -rf "$run"
-    within "$(left_for quickstart)" "$work/home/moehost" run "$source_dir/recipes/quickstart.ini" "${set[@]}" \
+    within "$(left)" "$work/home/moehost" run "$source_dir/recipes/quickstart.ini" "${set[@]}" \
         --out "$run" >"$work/logs/quickstart" 2>&1 || code=$?
     loss=$(tail -n 1 "$run/metrics.jsonl" 2>/dev/null | sed -n 's/.*"val_loss": *\([0-9.]*\).*/\1/p')
     if [ $code = 0 ] && ! awk -v loss="$loss" -v limit=$limit 'BEGIN { exit !(loss > 0 && loss <= limit) }'; then code=1; fi
     add_row quickstart "train recipes/quickstart.ini" "$(result_of $code)" "$((SECONDS - at)) s" \
         "validation loss ${loss:-none}, at most $limit$([ $code = 0 ] || echo ": $(last_line "$work/logs/quickstart")")"
     [ $code = 0 ] || return 0
-    within "$(left_for quickstart)" "$work/home/moehost" generate "$run/recipe.ini" --prompt "This License " --tokens 8 \
+    within "$(left)" "$work/home/moehost" generate "$run/recipe.ini" --prompt "This License " --tokens 8 \
         >"$work/logs/generate" 2>&1 || code=$?
     [ -s "$work/logs/generate" ] || code=1
     add_row quickstart "generate" "$(result_of $code)" "" "$([ $code = 0 ] || last_line "$work/logs/generate")"
 }
 
 # ---- measure ----
-bench_part() { # bench_part SECONDS PART...: a process for parts that need each other's peaks
-    local seconds=$1 code=0 part what tiny=()
-    shift
+bench_part() { # bench_part PART...: a process for parts that need each other's peaks
+    local code=0 part what tiny=()
     [ "$double" = 0 ] || tiny=(--tiny)
-    within "$seconds" "$build/tests/gpu/gpu_bench" "${tiny[@]}" "$@" >"$work/logs/bench_$1.jsonl" 2>"$work/logs/bench_$1" ||
+    within "$(left)" "$build/tests/gpu/gpu_bench" "${tiny[@]}" "$@" >"$work/logs/bench_$1.jsonl" 2>"$work/logs/bench_$1" ||
         code=$?
     json_rows <"$work/logs/bench_$1.jsonl" >"$work/bench.tsv"
     while IFS=$'\t' read -r part what; do # every row of the list, also where the program ended before
@@ -197,7 +214,7 @@ bench_step() {
             --set model.kv_heads=1 --set model.head_dim=8 --set model.expert_ffn=16 --set model.experts=4
             --set model.top_k=2 --set model.vocab=256 --set batch.global=2 --set batch.micro=2)
     fi
-    within "$(left_for measure)" "$work/home/moehost" bench "$here/step.ini" "${set[@]}" --json \
+    within "$(left)" "$work/home/moehost" bench "$here/step.ini" "${set[@]}" --json \
         >"$work/logs/bench_step.jsonl" 2>"$work/logs/bench_step" || code=$?
     awk -v state="$state" '
         function value() { return match($0, /"value":[-+0-9.eE]+/) ? substr($0, RSTART + 8, RLENGTH - 8) : "" }
@@ -220,20 +237,22 @@ bench_step() {
 }
 
 run_measure() {
-    bench_part "$(left_for measure)" memory
-    bench_part "$(left_for measure)" products attention
-    bench_part "$(left_for measure)" layer
+    begin_stage measure
+    bench_part memory
+    bench_part layer
     bench_step
+    bench_part products attention # the longest
 }
 
 # ---- PyTorch, where it is ----
 run_torch() {
     local code=0 python=${PYTHON:-python3}
+    begin_stage torch
     if [ "$double" = 1 ]; then
         add_row torch "grouped_mm and plain layer" "not measured" "" "needs a GPU"
         return
     fi
-    within "$(left_for torch)" "$python" "$here/torch_layer.py" >"$work/logs/torch.jsonl" 2>"$work/logs/torch" || code=$?
+    within "$(left)" env LD_LIBRARY_PATH="$own_libraries" "$python" "$here/torch_layer.py" >"$work/logs/torch.jsonl" 2>"$work/logs/torch" || code=$?
     json_rows <"$work/logs/torch.jsonl" >>"$rows"
     if [ $code = 3 ] || [ $code = 127 ] || [ $code = 126 ]; then
         add_row torch "grouped_mm and plain layer" skipped "" "no PyTorch with CUDA here"
@@ -256,7 +275,7 @@ sanitizer_programs() { # sanitizer_programs TOOL: name<TAB>command
 }
 
 run_sanitizer() {
-    local tool name command code clean n worst note stage_end
+    local tool name command code clean n worst note
     local sanitizer=${CUDA_HOME:-/usr/local/cuda}/bin/compute-sanitizer
     [ -x "$sanitizer" ] || sanitizer=$(command -v compute-sanitizer || true)
     if [ "$double" = 1 ]; then
@@ -267,7 +286,7 @@ run_sanitizer() {
         add_row sanitizer "memcheck, racecheck, synccheck" missing "" "no compute-sanitizer on PATH nor in CUDA_HOME"
         return
     fi
-    stage_end=$((SECONDS + $(left_for sanitizer)))
+    begin_stage sanitizer
     for tool in memcheck racecheck synccheck; do
         while IFS=$'\t' read -r name command; do
             # shellcheck disable=SC2086 # words

@@ -69,6 +69,7 @@ __global__ void __launch_bounds__(THREADS)
         float sum[P] = {}, bias[P] = {};
         if (dots && mine) act_floats<P>(b + (int64_t)group * width + column, bias);
         const bool any = row < stop;
+#pragma unroll 1 /* unrolled it spills */
         for (; row < stop; row++) {
             const float p = prob ? prob[row] : 1.0f;
             float v[P] = {}, dot = 0;

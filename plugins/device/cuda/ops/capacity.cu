@@ -62,6 +62,7 @@ __device__ unsigned select_key(const choice_keys &c, const unsigned *order, int6
     for (int shift = 24; shift >= 0; shift -= 8) {
         room.count[threadIdx.x] = 0;
         __syncthreads();
+#pragma unroll 1 /* unrolled it spills */
         for (int j = threadIdx.x; j < n; j += THREADS) {
             const unsigned key = key_of(c.weights[base + order[j]]);
             if ((key & mask) == prefix) atomicAdd(&room.count[key >> shift & (DIGITS - 1)], 1u);

@@ -36,20 +36,20 @@ __global__ void __launch_bounds__(ROW_THREADS)
     if constexpr (P == 1) {
         for (int i = threadIdx.x * 4; i < s.width; i += blockDim.x * 4)
             shake_some(s, moe_random_words(s.key, element + (unsigned)i / 4, now), x + i, y + i, s.width - i);
-        return;
-    }
-    for (int i = threadIdx.x * P; i < s.width; i += blockDim.x * P) {
-        float v[P], d[P] = {};
-        act_read<P>(x + i, v);
-        if (s.add) act_read<P>(y + i, d);
+    } else {
+        for (int i = threadIdx.x * P; i < s.width; i += blockDim.x * P) {
+            float v[P], d[P] = {};
+            act_read<P>(x + i, v);
+            if (s.add) act_read<P>(y + i, d);
 #pragma unroll
-        for (int j = 0; j < P; j += 4) {
-            const moe_random_block r = moe_random_words(s.key, element + (unsigned)(i + j) / 4, now);
+            for (int j = 0; j < P; j += 4) {
+                const moe_random_block r = moe_random_words(s.key, element + (unsigned)(i + j) / 4, now);
 #pragma unroll
-            for (int w = 0; w < 4 && j + w < P; w++)
-                d[j + w] += v[j + w] * (1.0f + s.eps * (2.0f * moe_random_unit(r.v[w]) - 1.0f));
+                for (int w = 0; w < 4 && j + w < P; w++)
+                    d[j + w] += v[j + w] * (1.0f + s.eps * (2.0f * moe_random_unit(r.v[w]) - 1.0f));
+            }
+            act_write<P>(y + i, d);
         }
-        act_write<P>(y + i, d);
     }
 }
 
