@@ -391,6 +391,7 @@ static void one_rank(rank_env *env) {
     open_comm(&m);
     open_dispatcher(&m);
     if (!failed(&m, MOE_OK, "create")) make_memory(&m);
+    pthread_barrier_wait(&m.c->end); /* nobody ends the others while they are being made */
     for (int i = 0; i < m.c->repeats && o->status == MOE_OK; i++) {
         group_rank now = {.status = MOE_OK};
         lay_out(&m);
