@@ -61,9 +61,11 @@ typedef struct moe_layout_args {
     void *stream;
     const moe_tensor *expert_ids; /* [T,k] I32; -1 = none */
     void *handle, *workspace;     /* device memory at the device's info.alignment; NULL where 0 bytes */
-    moe_rows *rows;               /* in: size, groups, max. out: host_total; the two arrays below are device memory */
-    const moe_tensor *offsets;    /* [groups + 1] I64, out; rows->dev_offsets points here */
-    const moe_tensor *counts;     /* [groups] I64, out; rows->dev_counts points here */
+    /* in: size, groups, max. out: host_total; the two arrays below are device memory. max is needs.max_rows; it may be
+     * less where layout sees whether that is enough (MOE_E_OVERFLOW): without MOE_ASYNC, or with cfg.host_counts. */
+    moe_rows *rows;
+    const moe_tensor *offsets; /* [groups + 1] I64, out; rows->dev_offsets points here */
+    const moe_tensor *counts;  /* [groups] I64, out; rows->dev_counts points here */
     /* device memory, the moe_fault (device.h) of this call, for it and the operations that it calls: MOE_E_DATA with
      * token and id, MOE_E_OVERFLOW with the rows that are needed; NULL = by status */
     void *fault;

@@ -79,6 +79,14 @@ struct object {
 };
 enum { MOST_OBJECTS = 16 };
 
+/* Marks that fibres have left around variables would lie on what is mapped there next. */
+DOUBLE_UNSEEN void drop_stacks(char *stacks, size_t bytes) {
+#if defined(__SANITIZE_ADDRESS__)
+    __asan_unpoison_memory_region(stacks, bytes);
+#endif
+    munmap(stacks, bytes);
+}
+
 struct block {
     place at;
     std::vector<fibre> fibres;
@@ -95,7 +103,7 @@ struct block {
     void *tsan_home;
     const std::function<void()> *kernel;
     ~block() {
-        if (stacks) munmap(stacks, n_stacks * STACK_BYTES);
+        if (stacks) drop_stacks(stacks, n_stacks * STACK_BYTES);
 #if defined(__SANITIZE_THREAD__)
         for (fibre &f : fibres) __tsan_destroy_fiber(f.tsan);
 #endif
@@ -212,7 +220,7 @@ DOUBLE_UNSEEN char *new_shared(size_t bytes) {
 
 DOUBLE_UNSEEN void make_stacks(block *b) {
     if (b->n_stacks >= b->n) return;
-    if (b->stacks) munmap(b->stacks, b->n_stacks * STACK_BYTES);
+    if (b->stacks) drop_stacks(b->stacks, b->n_stacks * STACK_BYTES);
     b->n_stacks = b->n;
     void *p =
         mmap(nullptr, b->n * STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

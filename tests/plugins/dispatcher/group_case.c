@@ -53,11 +53,27 @@ typedef struct buffer {
     int32_t space;
 } buffer;
 
+/* The device as the dispatcher sees it: whoever waits for it on this rank's thread is counted. */
+static _Thread_local struct {
+    const moe_device_v0 *table;
+    int64_t n;
+} waits;
+static moe_status wait_for_stream(void *self, void *stream, moe_err *err) {
+    waits.n++;
+    return waits.table->stream_sync(self, stream, err);
+}
+static moe_status wait_for_event(void *self, void *event, moe_err *err) {
+    waits.n++;
+    return waits.table->event_sync(self, event, err);
+}
+
 typedef struct member {
     group_case *c;
     rank_env *env;
     uint32_t rank, n_buffers;
     any_device dev;
+    moe_device_v0 watched; /* dev's table */
+    moe_device_service watched_service;
     moe_comm_service comm;
     int comm_async;
     void *group, *layout_group;
@@ -151,6 +167,14 @@ static void open_dispatcher(member *m) {
                                     .host_counts = !kind->fixed,
                                     .kv = &fixed,
                                     .n_kv = kind->fixed ? 1 : 0};
+    m->watched = *m->dev.table;
+    m->watched.stream_sync = wait_for_stream;
+    m->watched.event_sync = wait_for_event;
+    m->watched_service = m->dev.service;
+    m->watched_service.table = &m->watched;
+    waits.table = m->dev.table;
+    waits.n = 0;
+    m->services[0] = (test_service){"moe.device/0", &m->watched_service};
     m->services[1] = (test_service){"moe.comm/0", &m->comm};
     m->table = plugin_open("dispatcher", kind->plugin)->vtable;
     m->needs.size = sizeof m->needs;
@@ -166,7 +190,7 @@ static void make_memory(member *m) {
     m->sent = poisoned(m, 2 * sizeof *m->sent);
     m->handle = poisoned_in(m, device_private(&m->dev), m->needs.handle);
     m->host_handle = m->needs.host_handle ? poisoned(m, m->needs.host_handle) : NULL;
-    if (device_is_async(&m->dev) && !group_kind_of(m->c->id)->fixed) {
+    if (device_is_async(&m->dev) && !group_kind_of(m->c->id)->fixed && !s->untold) {
         m->host_offsets = poisoned(m, (uint64_t)(g + 1) * sizeof *m->host_offsets);
         m->host_counts = poisoned(m, (uint64_t)g * sizeof *m->host_counts);
     }
@@ -367,6 +391,7 @@ static void one_rank(rank_env *env) {
     open_comm(&m);
     open_dispatcher(&m);
     if (!failed(&m, MOE_OK, "create")) make_memory(&m);
+    pthread_barrier_wait(&m.c->end); /* nobody ends the others while they are being made */
     for (int i = 0; i < m.c->repeats && o->status == MOE_OK; i++) {
         group_rank now = {.status = MOE_OK};
         lay_out(&m);
@@ -379,6 +404,7 @@ static void one_rank(rank_env *env) {
         drop_result(&now);
     }
     if (o->status != MOE_OK) o->stray += guards_hurt(&m);
+    o->waits = waits.n;
     pthread_barrier_wait(&m.c->end);
     if (m.self) m.table->destroy(m.self);
     for (uint32_t i = 0; i < m.n_buffers; i++)
@@ -484,6 +510,9 @@ void group_check(group_case *c) {
                       got->text);
         ck_assert_msg(c->differ[r] == 0, "%s, rank %u: %lld of %d repeats gave other bits", c->id, r,
                       (long long)c->differ[r], c->repeats);
+        const int64_t waited = test_on_async() && !group_kind_of(c->id)->fixed ? c->repeats : 0; /* once a layout */
+        ck_assert_msg(got->waits == waited, "%s, rank %u waited %lld times, expected %lld", c->id, r,
+                      (long long)got->waits, (long long)waited);
         check_dispatched(c, r);
         check_combined(c, r);
         for (int32_t d = 0; d < 2; d++) {

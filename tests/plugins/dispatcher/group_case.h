@@ -20,6 +20,7 @@ typedef struct group_shape {
     int real;         /* values that round */
     int bare;         /* hidden rows alone: no second plane, no scalars */
     int64_t short_by; /* rows.max is so much less than needs says */
+    int untold;       /* layout has nowhere to tell the host the counts */
 } group_shape;
 
 /* What one rank has got. */
@@ -34,6 +35,7 @@ typedef struct group_rank {
     float *slots;                   /* [T, k] */
     uint64_t sent[2], sent_far[2];  /* of a movement in either direction */
     int64_t stray;                  /* bytes written where none may be */
+    int64_t waits;                  /* of the dispatcher for the device */
 } group_rank;
 
 typedef struct group_case group_case;

@@ -90,6 +90,25 @@ START_TEST(too_many_tokens_end_all_ranks) {
 }
 END_TEST
 
+/* The host wants the counts of an asynchronous device, and gives no place for them. */
+START_TEST(counts_that_nobody_can_be_told_are_refused) {
+    if (!test_on_async() || group_kinds[_i].fixed) return;
+    group_shape s = shape;
+    group_case c;
+    s.untold = 1;
+    if (group_kinds[_i].one_rank) s.ep = s.etp = 1;
+    group_open(&c, id_of(_i), &s, DEVICE_CPU);
+    group_fill_with(&c, turn);
+    group_run(&c);
+    for (uint32_t r = 0; r < c.world; r++) {
+        ck_assert_int_eq(c.out[r].status, MOE_E_ARG);
+        ck_assert_str_eq(c.out[r].text, "layer 7: host_counts is 1, but host_offsets or host_counts is NULL");
+        ck_assert_int_eq(c.out[r].waits, 0);
+    }
+    group_close(&c);
+}
+END_TEST
+
 /* ---- create ---- */
 static moe_status try_create(const char *id, const moe_dispatcher_cfg *cfg, const moe_host *host, moe_err *err) {
     const moe_dispatcher_v0 *t = plugin_open("dispatcher", group_kind_of(id)->plugin)->vtable;
@@ -223,6 +242,7 @@ Suite *suite_group_faults(void) {
     tcase_add_loop_test(t, a_bad_id_ends_all_ranks, 0, n_group_kinds());
     tcase_add_loop_test(t, an_abort_in_flight_ends_all_ranks, 0, n_group_kinds());
     tcase_add_loop_test(t, too_many_tokens_end_all_ranks, 0, n_group_kinds());
+    tcase_add_loop_test(t, counts_that_nobody_can_be_told_are_refused, 0, n_group_kinds());
     tcase_add_loop_test(t, bad_configurations_are_refused_with_text, 0, n_group_kinds());
     tcase_add_loop_test(t, a_group_of_other_members_is_refused, 0, n_group_kinds());
     suite_add_tcase(s, t);
