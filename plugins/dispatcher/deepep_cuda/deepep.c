@@ -105,7 +105,7 @@ static moe_status deepep_needs(void *self, moe_dispatcher_needs *needs, moe_err 
 
 /* ---- steps ---- */
 static deepep_grid grid_of(const deepep *me, void *stream) {
-    return (deepep_grid){.ranks = 1, .blocks = me->blocks, .stream = stream};
+    return (deepep_grid){.ranks = 1, .blocks = me->blocks, .threads = DEEPEP_THREADS, .stream = stream};
 }
 
 static moe_status tell(const deepep *me, const moe_layout_args *args, const plan *p, moe_err *err) {
