@@ -55,7 +55,8 @@ struct group_case {
 /* Which dispatchers there are, and what is special about each. */
 typedef struct group_kind {
     const char *id, *plugin;
-    int cpu;       /* for device cpu only; these are the last */
+    int cpu;       /* not for every device, but for cpu; these are the last */
+    int cuda;      /* .. and for cuda */
     int fixed;     /* the host knows no counts */
     int one_rank;  /* has no group */
     int by_member; /* adds within members first, then over members */
@@ -64,7 +65,8 @@ typedef struct group_kind {
     uint64_t (*sent)(const group_case *c, uint32_t rank, int32_t direction);
 } group_kind;
 extern const group_kind group_kinds[];
-int n_group_kinds(void); /* those that run on the device under test */
+int n_group_kinds(void);        /* those that run on the device under test */
+int group_runs(const char *id); /* does this one? */
 const group_kind *group_kind_of(const char *id);
 
 /* The case with ids all -1, to be filled. */
