@@ -134,6 +134,7 @@ static moe_status deepep_layout(const void *self, const moe_layout_args *args, m
     int64_t *slot_row = (int64_t *)(void *)((char *)args->workspace + me->slot_row);
     moe_status s = memory_poll(me->memory, err);
     if (s == MOE_OK) s = disp_check_layout(d, args, err);
+    if (s == MOE_OK) s = disp_check_room(d, args, err);
     if (s == MOE_OK) s = plan_count(d, args, &p, err);
     if (s == MOE_OK) s = tell(me, args, &p, err);
     if (s == MOE_OK) s = plan_derive(d, args, &p, err);
