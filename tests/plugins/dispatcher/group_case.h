@@ -41,6 +41,7 @@ struct group_case {
     group_shape s;
     const char *id;
     uint32_t world, members, groups;
+    moe_kv option;             /* of the dispatcher; key NULL: none */
     int device, repeats;       /* DEVICE_*; movements, each compared with the first */
     int32_t *ids[GROUP_RANKS]; /* [T, k] of each rank */
     group_rank out[GROUP_RANKS];

@@ -133,6 +133,31 @@ START_TEST(C042_halves_of_windows_are_free_when_their_turn_comes) {
 }
 END_TEST
 
+/* On a device whose kernels wait for each other: a rank that does not come is given up, and named. */
+static moe_status rank_1_stays_away(group_case *c, uint32_t rank, const char *where, const moe_comm_v0 *comm,
+                                    void *self) {
+    (void)c, (void)comm, (void)self;
+    return rank == 1 && strcmp(where, "combine exchange") == 0 ? MOE_E_INTERNAL : MOE_OK;
+}
+START_TEST(who_waits_for_too_long_ends_all) {
+    group_shape s = {.ep = 4, .k = 2, .experts = 4, .hidden = 40, .tokens = {9, 1, 17, 4}};
+    group_case c;
+    if (strcmp(test_device(), "cuda") != 0) return;
+    group_open(&c, "deepep", &s, DEVICE_CPU);
+    group_fill_with(&c, anything);
+    c.option = (moe_kv){"timeout_s", "0.3"};
+    c.before = rank_1_stays_away;
+    group_run(&c);
+    for (uint32_t r = 0; r < 4; r++) {
+        ck_assert_str_eq(c.out[r].where, "combine exchange");
+        if (r == 1) continue;
+        ck_assert_int_eq(c.out[r].status, MOE_E_COMM);
+        ck_assert_msg(strstr(c.out[r].text, "s for member 1 (rank 1) in movement 2"), "%s", c.out[r].text);
+    }
+    group_close(&c);
+}
+END_TEST
+
 /* Large rows go past the caches, and cut over two threads: the same bits. */
 START_TEST(large_movements_give_the_same) {
     group_shape s = {.ep = 2, .k = 4, .experts = 4, .hidden = 4096 + 3, .tokens = {150, 133}, .dtype = _i % 2};
@@ -323,6 +348,7 @@ int main(void) {
     suite_add_tcase(s, t);
     t = tcase_create("windows");
     tcase_add_loop_test(t, C042_halves_of_windows_are_free_when_their_turn_comes, 0, 2);
+    tcase_add_test(t, who_waits_for_too_long_ends_all);
     tcase_add_loop_test(t, large_movements_give_the_same, 0, 4);
     tcase_add_loop_test(t, ranks_that_cannot_be_addressed_are_refused_by_name, 0, 4);
     suite_add_tcase(s, t);
