@@ -100,7 +100,6 @@ void group_free(group *g) {
     *at = g->next;
     if (me->whole == g) me->whole = NULL;
     pthread_mutex_unlock(&me->lock);
-    windows_forget(g);
     end_comm(g);
     free_equipment(g);
     pthread_mutex_destroy(&g->lock);

@@ -19,8 +19,8 @@ void instance_end(instance *me, const char *reason) {
     ncclGroupStart();
     for (group *g = me->groups; g; g = g->next) {
         pthread_mutex_lock(&g->lock);
-        if (g->comm) ncclCommAbort(g->comm);
-        g->comm = NULL;
+        if (g->comm && !g->stays) ncclCommAbort(g->comm);
+        if (!g->stays) g->comm = NULL;
         pthread_mutex_unlock(&g->lock);
     }
     pthread_mutex_unlock(&me->lock);
@@ -88,8 +88,8 @@ moe_status nccl_poll(void *self, moe_err *err) {
 void nccl_destroy(void *self) {
     instance *me = self;
     if (!me) return;
+    windows_close(me); /* with their groups */
     while (me->groups) group_free(me->groups);
-    windows_close(me);
     if (me->hub) hub_leave(me->hub, me->rank);
     net_close(me->net); /* its thread knows me */
     pthread_mutex_destroy(&me->lock);

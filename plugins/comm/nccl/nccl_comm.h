@@ -43,6 +43,7 @@ typedef struct group {
     uint32_t *ranks; /* [n] of the world */
     uint64_t id;     /* the same on all members, another for every group */
     uint32_t n_splits, left_rank;
+    int stays; /* under the lock: of a window, which an abort leaves as it is */
     char name[NAME_BYTES], split_name[NAME_BYTES];
     pthread_mutex_t lock;                    /* all below */
     ncclComm_t comm;                         /* NULL: not there yet, or aborted */
@@ -133,8 +134,7 @@ moe_status nccl_all_to_all_v(void *self, void *handle, void *stream, const moe_a
 moe_status nccl_p2p(void *self, void *handle, void *stream, const moe_p2p_op *ops, uint32_t n, moe_err *err);
 moe_status nccl_window_create(void *self, void *handle, uint64_t bytes, moe_window *out, moe_err *err);
 void nccl_window_destroy(void *self, moe_window *w);
-void windows_forget(group *g);    /* its communicator goes */
-void windows_close(instance *me); /* after all groups: those that the host has left */
+void windows_close(instance *me); /* those that the host has left */
 
 #define NCCL_CALLS                                                                                                    \
     .size = sizeof(moe_comm_v0), .destroy = nccl_destroy, .group_split = nccl_group_split,                            \

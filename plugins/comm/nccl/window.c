@@ -1,5 +1,6 @@
 /* Windows: memory of ncclMemAlloc, registered as symmetric, so that the members that one NVLink domain joins reach each
- * other's. See nccl_comm.h. */
+ * other's. A window has a communicator of its own, which no call but set-up uses: an abort leaves it as it is until the
+ * window is destroyed, for kernels that are under way still read and write in it. See nccl_comm.h. */
 #include <inttypes.h>
 #include <moe/options.h>
 #include <stdlib.h>
@@ -9,7 +10,7 @@
 #include "nccl_comm.h"
 
 typedef struct window {
-    group *g;            /* NULL: gone before it */
+    group *g;            /* its own, of the members of the group that it was asked for */
     ncclWindow_t handle; /* where ncclCommWindowRegister puts it */
     void *memory;
     void **peers; /* [n] */
@@ -32,9 +33,9 @@ static void deregister(window *w) {
     group *g = w->g;
     ncclResult_t r = ncclSuccess;
     moe_err err = {.size = sizeof err};
-    if (!g || !w->handle) return;
     pthread_mutex_lock(&g->lock);
-    if (g->comm) r = ncclCommWindowDeregister(g->comm, w->handle); /* else NCCL has done it */
+    g->stays = 0;
+    if (g->comm && w->handle) r = ncclCommWindowDeregister(g->comm, w->handle); /* else NCCL has done it */
     pthread_mutex_unlock(&g->lock);
     if (r == ncclInProgress) group_settle(g, "ncclCommWindowDeregister", NULL, &err);
     w->handle = NULL;
@@ -43,17 +44,10 @@ static void deregister(window *w) {
 static void window_free(window *w) {
     if (!w) return;
     deregister(w);
+    group_free(w->g);
     if (w->memory) ncclMemFree(w->memory);
     free(w->peers);
     free(w);
-}
-
-void windows_forget(group *g) {
-    for (window *w = g->me->windows; w; w = w->next) {
-        if (w->g != g) continue;
-        deregister(w);
-        w->g = NULL;
-    }
 }
 
 void windows_close(instance *me) {
@@ -70,7 +64,7 @@ void nccl_window_destroy(void *self, moe_window *out) {
     moe_err err = {.size = sizeof err};
     window *w = out ? out->self : NULL;
     if (!w || !unlink_window(me, w)) return;
-    if (w->g && instance_poll(me, &err) == MOE_OK) {
+    if (instance_poll(me, &err) == MOE_OK) {
         const comm_call call = {.what = COMM_BARRIER, .op = -1};
         said *all = calloc(w->g->n, sizeof *all);
         if (all) group_agree(w->g, &call, 0, 1, all, &err);
@@ -89,18 +83,32 @@ static window *window_new(group *g, uint64_t bytes) {
     int ok = w->peers != NULL && ncclMemAlloc(&w->memory, bytes ? bytes : 1) == ncclSuccess;
     if (ok) ok = cudaMemsetAsync(w->memory, 0, bytes, g->stream) == cudaSuccess;
     if (ok) return w;
-    window_free(w);
+    if (w->memory) ncclMemFree(w->memory);
+    free(w->peers);
+    free(w);
     return NULL;
 }
 
-/* [collective] On all members, or on none. */
+/* [collective] All members of g want such a window; and the group that it is to have. */
+static moe_status give_group(group *g, uint64_t bytes, group **own, moe_err *err) {
+    const comm_call call = {.what = COMM_WINDOW_CREATE, .op = -1, .count = bytes};
+    said *all = calloc(g->n, sizeof *all);
+    void *out = NULL;
+    if (!all) return instance_refuse(g->me, g, "window_create", "out of memory", err);
+    moe_status s = group_agree(g, &call, 0, 1, all, err);
+    free(all);
+    if (s == MOE_OK) s = nccl_group_split(g->me, g, g->name, 0, &out, err);
+    *own = out;
+    return s;
+}
+
+/* [collective] On all members, or on none; g, the window's, is then freed. */
 static moe_status give_memory(group *g, uint64_t bytes, window **out, moe_err *err) {
     const comm_call call = {.what = COMM_WINDOW_CREATE, .op = -1, .count = bytes};
     said *all = calloc(g->n, sizeof *all);
-    if (!all) return instance_refuse(g->me, g, "window_create", "out of memory", err);
-    moe_status s = group_agree(g, &call, 0, 1, all, err);
-    window *w = s == MOE_OK ? window_new(g, bytes) : NULL;
-    if (s == MOE_OK) s = group_agree(g, &call, 0, w != NULL, all, err);
+    window *w = window_new(g, bytes);
+    moe_status s = all ? group_agree(g, &call, 0, w != NULL, all, err)
+                       : instance_refuse(g->me, g, "window_create", "out of memory", err);
     for (uint32_t i = 0; i < g->n && s == MOE_OK; i++)
         if (!all[i].ok)
             s = moe_fail(err, MOE_E_NOMEM, "group %s: rank %u is out of memory for a window of %" PRIu64 " bytes",
@@ -108,8 +116,10 @@ static moe_status give_memory(group *g, uint64_t bytes, window **out, moe_err *e
     free(all);
     if (s == MOE_OK)
         *out = w;
-    else
+    else if (w)
         window_free(w);
+    else
+        group_free(g);
     return s;
 }
 
@@ -132,7 +142,11 @@ static moe_status register_window(group *g, window *w, uint64_t bytes, moe_err *
         g->comm ? lsa_peers(g->comm, w->handle, (int)g->index, (int)g->n, w->peers, g->stream) : cudaSuccess;
     pthread_mutex_unlock(&g->lock);
     if (c != cudaSuccess) return cuda_failed(g->me, g, "window_create", c, err);
-    return instance_poll(g->me, err);
+    s = instance_poll(g->me, err);
+    pthread_mutex_lock(&g->lock);
+    g->stays = s == MOE_OK && g->comm;
+    pthread_mutex_unlock(&g->lock);
+    return s;
 }
 
 /* Its record of a window is another one in other versions. */
@@ -161,6 +175,7 @@ moe_status nccl_window_create(void *self, void *handle, uint64_t bytes, moe_wind
     if (!out) return instance_refuse(me, g, "window_create", "out is NULL", err);
     if (!MOE_REACH(out, moe_window, self)) return instance_refuse(me, g, "window_create", "out.size is too small", err);
     s = check_version(g, err);
+    if (s == MOE_OK) s = give_group(g, bytes, &g, err);
     if (s == MOE_OK) s = give_memory(g, bytes, &w, err);
     if (s != MOE_OK) return s;
     link_window(me, w); /* after an error it stays there: NCCL may still write into it */

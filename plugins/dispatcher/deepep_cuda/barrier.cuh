@@ -92,10 +92,10 @@ __device__ __forceinline__ int64_t region_of(uint32_t to, uint32_t from) {
     return from < to ? from : from - 1;
 }
 __device__ __forceinline__ int warp_of() {
-    return (int)(blockIdx.x * DEEPEP_WARPS + threadIdx.x / 32);
+    return (int)((blockIdx.x * blockDim.x + threadIdx.x) / 32);
 }
 __device__ __forceinline__ int warps() {
-    return (int)(gridDim.x * DEEPEP_WARPS);
+    return (int)(gridDim.x * blockDim.x / 32);
 }
 
 }  // namespace

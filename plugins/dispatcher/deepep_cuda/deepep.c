@@ -105,7 +105,7 @@ static moe_status deepep_needs(void *self, moe_dispatcher_needs *needs, moe_err 
 
 /* ---- steps ---- */
 static deepep_grid grid_of(const deepep *me, void *stream) {
-    return (deepep_grid){.ranks = 1, .blocks = me->blocks, .stream = stream};
+    return (deepep_grid){.ranks = 1, .blocks = me->blocks, .threads = DEEPEP_THREADS, .stream = stream};
 }
 
 static moe_status tell(const deepep *me, const moe_layout_args *args, const plan *p, moe_err *err) {
@@ -134,6 +134,7 @@ static moe_status deepep_layout(const void *self, const moe_layout_args *args, m
     int64_t *slot_row = (int64_t *)(void *)((char *)args->workspace + me->slot_row);
     moe_status s = memory_poll(me->memory, err);
     if (s == MOE_OK) s = disp_check_layout(d, args, err);
+    if (s == MOE_OK) s = disp_check_room(d, args, err);
     if (s == MOE_OK) s = plan_count(d, args, &p, err);
     if (s == MOE_OK) s = tell(me, args, &p, err);
     if (s == MOE_OK) s = plan_derive(d, args, &p, err);

@@ -11,7 +11,7 @@ template <class C>
 moe_status launch(void (*kernel)(C, const C *), const char *name, const deepep_grid *grid, const C *one, const C *all,
                   moe_err *err) {
     const C none = {};
-    KERNEL_LAUNCH_ALL(kernel, dim3(grid->blocks, all ? grid->ranks : 1), dim3(DEEPEP_THREADS), 0,
+    KERNEL_LAUNCH_ALL(kernel, dim3(grid->blocks, all ? grid->ranks : 1), dim3(grid->threads), 0,
                       static_cast<cudaStream_t>(grid->stream), all ? none : *one, all);
     return cuda_launched(name, err);
 }

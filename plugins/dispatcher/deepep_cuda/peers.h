@@ -111,9 +111,9 @@ uint64_t deepep_routing_bytes(const deepep_shape *s);
 deepep_routing deepep_routing_at(const deepep_shape *s, void *memory);
 
 /* Where a grid has `ranks` virtual ones: [ranks] calls in device memory, and `one` is not read; else all is NULL. Each
- * member has `blocks` blocks, which all are resident. */
+ * member has `blocks` blocks of `threads` threads, a multiple of 32, at most DEEPEP_THREADS; all are resident. */
 typedef struct deepep_grid {
-    uint32_t ranks, blocks;
+    uint32_t ranks, blocks, threads, reserved;
     void *stream; /* cudaStream_t */
 } deepep_grid;
 moe_status deepep_tell(const deepep_grid *grid, const deepep_tell_call *one, const deepep_tell_call *all, moe_err *err);

@@ -12,8 +12,7 @@ __global__ void __launch_bounds__(DEEPEP_THREADS)
     tell(const __grid_constant__ deepep_tell_call one, const deepep_tell_call *all) {
     DEEPEP_CALL(deepep_tell_call, one, all);
     const deepep_shape &s = a.rank.shape;
-    const int64_t step = (int64_t)gridDim.x * DEEPEP_THREADS,
-                  first = (int64_t)blockIdx.x * DEEPEP_THREADS + threadIdx.x;
+    const int64_t step = (int64_t)gridDim.x * blockDim.x, first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     const int64_t *mine = a.numbers + a.rank.me * s.stride;
     for (uint32_t m = 0; m < s.members; m++) {
         int64_t *there = reinterpret_cast<int64_t *>(a.rank.peer[m] + s.numbers) + a.rank.me * s.stride;

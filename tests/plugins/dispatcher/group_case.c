@@ -142,8 +142,8 @@ static void close_comm(member *m) {
 }
 
 static void open_dispatcher(member *m) {
-    static const moe_kv fixed = {"slots", "fixed"};
     const group_kind *kind = group_kind_of(m->c->id);
+    const moe_kv fixed = {"slots", "fixed"}, kv[] = {kind->fixed ? fixed : m->c->option, m->c->option};
     const group_shape *s = &m->c->s;
     const uint32_t index = m->rank % m->c->members;
     const moe_dispatcher_cfg cfg = {.size = sizeof cfg,
@@ -165,8 +165,8 @@ static void open_dispatcher(member *m) {
                                     .layout_group = m->c->members > 1 ? m->layout_group : NULL,
                                     .first_rank = m->rank - index,
                                     .host_counts = !kind->fixed,
-                                    .kv = &fixed,
-                                    .n_kv = kind->fixed ? 1 : 0};
+                                    .kv = kv,
+                                    .n_kv = (kind->fixed ? 1u : 0u) + (m->c->option.key ? 1u : 0u)};
     m->watched = *m->dev.table;
     m->watched.stream_sync = wait_for_stream;
     m->watched.event_sync = wait_for_event;

@@ -43,6 +43,7 @@ struct group_case {
     group_shape s;
     const char *id;
     uint32_t world, members, groups;
+    moe_kv option;             /* of the dispatcher; key NULL: none */
     int device, repeats;       /* DEVICE_*; movements, each compared with the first */
     int32_t *ids[GROUP_RANKS]; /* [T, k] of each rank */
     group_rank out[GROUP_RANKS];
@@ -57,7 +58,8 @@ struct group_case {
 /* Which dispatchers there are, and what is special about each. */
 typedef struct group_kind {
     const char *id, *plugin;
-    int cpu;       /* for device cpu only; these are the last */
+    int cpu;       /* not for every device, but for cpu; these are the last */
+    int cuda;      /* .. and for cuda */
     int fixed;     /* the host knows no counts */
     int one_rank;  /* has no group */
     int by_member; /* adds within members first, then over members */
@@ -66,7 +68,8 @@ typedef struct group_kind {
     uint64_t (*sent)(const group_case *c, uint32_t rank, int32_t direction);
 } group_kind;
 extern const group_kind group_kinds[];
-int n_group_kinds(void); /* those that run on the device under test */
+int n_group_kinds(void);        /* those that run on the device under test */
+int group_runs(const char *id); /* does this one? */
 const group_kind *group_kind_of(const char *id);
 
 /* The case with ids all -1, to be filled. */

@@ -136,15 +136,30 @@ const group_kind group_kinds[] = {
     {.id = "alltoall", .plugin = "alltoall", .sent = sent_alltoall},
     {.id = "allgather, slots fixed", .plugin = "allgather", .fixed = 1, .by_member = 1, .sent = sent_allgather},
     {.id = "alltoall, slots fixed", .plugin = "alltoall", .fixed = 1, .sent = sent_alltoall},
-    {.id = "deepep", .plugin = "deepep", .cpu = 1, .by_member = 1, .rounds = 1, .sent = sent_deepep},
+    {.id = "deepep", .plugin = "deepep", .cpu = 1, .cuda = 1, .by_member = 1, .rounds = 1, .sent = sent_deepep},
+    {.id = "deepep, no counts",
+     .plugin = "deepep",
+     .cpu = 1,
+     .cuda = 1,
+     .fixed = 1,
+     .by_member = 1,
+     .rounds = 1,
+     .sent = sent_deepep},
     {.id = "hier", .plugin = "hier", .cpu = 1, .by_member = 1, .rounds = 2, .sent = sent_hier},
 };
 enum { KINDS = sizeof group_kinds / sizeof group_kinds[0] };
 
 int n_group_kinds(void) {
+    const int cuda = strcmp(test_device(), "cuda") == 0;
     int n = 0;
-    while (n < KINDS && (test_on_cpu() || !group_kinds[n].cpu)) n++;
+    while (n < KINDS && (test_on_cpu() || !group_kinds[n].cpu || (cuda && group_kinds[n].cuda))) n++;
     return n;
+}
+
+int group_runs(const char *id) {
+    for (int i = 0; i < n_group_kinds(); i++)
+        if (strcmp(group_kinds[i].id, id) == 0) return 1;
+    return 0;
 }
 
 const group_kind *group_kind_of(const char *id) {

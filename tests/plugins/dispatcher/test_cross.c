@@ -59,7 +59,7 @@ START_TEST(tokens_go_once_to_a_node_and_once_to_a_rank) {
         for (int real = 0; real < 2; real++) {
             group_shape s = on_nodes(_i, dtype);
             s.real = real && s.etp <= s.node_size; /* scalars of one slot are summed by node first */
-            run_on_nodes("hier", &s);
+            if (group_runs("hier")) run_on_nodes("hier", &s);
             run_on_nodes("deepep", &s);
         }
 }
@@ -69,7 +69,7 @@ START_TEST(rows_that_do_not_fit_are_dropped_on_nodes_too) {
     group_shape s = on_nodes(_i, MOE_F32);
     s.recv_rows = 24;
     s.overflow = MOE_OVERFLOW_DROP;
-    run_on_nodes("hier", &s);
+    if (group_runs("hier")) run_on_nodes("hier", &s);
     run_on_nodes("deepep", &s);
 }
 END_TEST
@@ -95,6 +95,7 @@ START_TEST(far_bytes_of_deepep_are_those_to_other_nodes) {
 END_TEST
 
 START_TEST(nodes_that_are_not_filled_evenly_are_refused) {
+    if (!group_runs("hier")) return;
     group_shape s = on_nodes(0, MOE_F32);
     s.node_size = 3;
     group_case c;
@@ -121,6 +122,7 @@ static moe_status dawdle(group_case *c, uint32_t rank, const char *where, const 
 START_TEST(C042_halves_of_windows_are_free_when_their_turn_comes) {
     group_shape s = {.ep = 4, .k = 2, .experts = 4, .hidden = 40, .tokens = {9, 0, 17, 4}, .node_size = _i ? 2 : 0};
     group_case c;
+    if (!group_runs(_i ? "hier" : "deepep")) return;
     group_open(&c, _i ? "hier" : "deepep", &s, DEVICE_PLAIN);
     group_fill_with(&c, anything);
     c.repeats = 30;
@@ -131,11 +133,36 @@ START_TEST(C042_halves_of_windows_are_free_when_their_turn_comes) {
 }
 END_TEST
 
+/* On a device whose kernels wait for each other: a rank that does not come is given up, and named. */
+static moe_status rank_1_stays_away(group_case *c, uint32_t rank, const char *where, const moe_comm_v0 *comm,
+                                    void *self) {
+    (void)c, (void)comm, (void)self;
+    return rank == 1 && strcmp(where, "combine exchange") == 0 ? MOE_E_INTERNAL : MOE_OK;
+}
+START_TEST(who_waits_for_too_long_ends_all) {
+    group_shape s = {.ep = 4, .k = 2, .experts = 4, .hidden = 40, .tokens = {9, 1, 17, 4}};
+    group_case c;
+    if (strcmp(test_device(), "cuda") != 0) return;
+    group_open(&c, "deepep", &s, DEVICE_CPU);
+    group_fill_with(&c, anything);
+    c.option = (moe_kv){"timeout_s", "0.3"};
+    c.before = rank_1_stays_away;
+    group_run(&c);
+    for (uint32_t r = 0; r < 4; r++) {
+        ck_assert_str_eq(c.out[r].where, "combine exchange");
+        if (r == 1) continue;
+        ck_assert_int_eq(c.out[r].status, MOE_E_COMM);
+        ck_assert_msg(strstr(c.out[r].text, "s for member 1 (rank 1) in movement 2"), "%s", c.out[r].text);
+    }
+    group_close(&c);
+}
+END_TEST
+
 /* Large rows go past the caches, and cut over two threads: the same bits. */
 START_TEST(large_movements_give_the_same) {
     group_shape s = {.ep = 2, .k = 4, .experts = 4, .hidden = 4096 + 3, .tokens = {150, 133}, .dtype = _i % 2};
     s.node_size = (uint32_t)(_i / 2);
-    group_try(_i / 2 ? "hier" : "deepep", &s, DEVICE_CPU, anything);
+    if (group_runs(_i / 2 ? "hier" : "deepep")) group_try(_i / 2 ? "hier" : "deepep", &s, DEVICE_CPU, anything);
 }
 END_TEST
 
@@ -202,6 +229,7 @@ START_TEST(ranks_that_cannot_be_addressed_are_refused_by_name) {
          "dispatcher/alltoall and dispatcher/allgather need no windows",
          "dispatcher/hier needs windows, and this comm has none; dispatcher/alltoall and dispatcher/allgather need "
          "none"}};
+    if (!test_on_cpu()) return;
     refusal f = {.id = _i % 2 ? "hier" : "deepep", .none = _i / 2};
     ranks_run(2, create_blind, &f);
     ck_assert_int_eq(f.status, MOE_E_UNSUPPORTED);
@@ -320,6 +348,7 @@ int main(void) {
     suite_add_tcase(s, t);
     t = tcase_create("windows");
     tcase_add_loop_test(t, C042_halves_of_windows_are_free_when_their_turn_comes, 0, 2);
+    tcase_add_test(t, who_waits_for_too_long_ends_all);
     tcase_add_loop_test(t, large_movements_give_the_same, 0, 4);
     tcase_add_loop_test(t, ranks_that_cannot_be_addressed_are_refused_by_name, 0, 4);
     suite_add_tcase(s, t);

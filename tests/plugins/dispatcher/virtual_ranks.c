@@ -49,7 +49,7 @@ static void make_rank(virtual_world *w, uint32_t m, virtual_fill *fill) {
     r->offsets = room(8 * (w->groups + 1));
     r->counts = room(8 * w->groups);
     r->slot_row = room(8 * n * k);
-    r->partial = room(4 * s->blocks * DEEPEP_WARPS * (s->ranks / s->etp));
+    r->partial = room(4 * w->s.blocks * (w->s.threads / 32) * (s->ranks / s->etp));
     r->handle = room((int64_t)deepep_routing_bytes(&w->shape));
     r->sync = zeros(w, DEEPEP_CHANNELS * sizeof *r->sync);
     r->watch = room(sizeof *r->watch);
@@ -116,6 +116,7 @@ void virtual_open(virtual_world *w, const virtual_shape *s, virtual_fill *fill) 
     if (!w->s.etp) w->s.etp = 1;
     if (!w->s.align) w->s.align = 1;
     if (!w->s.blocks) w->s.blocks = 2;
+    if (!w->s.threads) w->s.threads = 64;
     const uint32_t ranks = s->ranks;
     w->groups = s->experts / (ranks / w->s.etp);
     w->shape =
@@ -151,7 +152,7 @@ void virtual_close(virtual_world *w) {
 
 /* ---- calls ---- */
 deepep_grid virtual_grid(const virtual_world *w, uint32_t ranks) {
-    return (deepep_grid){.ranks = ranks, .blocks = w->s.blocks, .stream = w->stream};
+    return (deepep_grid){.ranks = ranks, .blocks = w->s.blocks, .threads = w->s.threads, .stream = w->stream};
 }
 void virtual_wait(virtual_world *w) {
     good(cudaStreamSynchronize(w->stream));

@@ -12,7 +12,7 @@
 enum { MOST_RANKS = 8 };
 
 typedef struct virtual_shape {
-    uint32_t ranks, etp, k, experts, blocks;
+    uint32_t ranks, etp, k, experts, blocks, threads;
     int64_t hidden, align, tokens[MOST_RANKS];
     int32_t dtype;
 } virtual_shape;
