@@ -1,7 +1,9 @@
 #!/bin/sh
 # layering.sh SOURCE_DIR SCRATCH_DIR: host -> core -> abi <- plugins, as the #include lines say it.
 #   abi      includes abi and the C standard library
-#   plugins  include abi, files of their own folder or of their kind's common/, and libraries; never core or host
+#   plugins  include abi, files of their own folder or of their kind's common/, and libraries; never core or host. Those
+#            for CUDA (folders named cuda, X_cuda and nccl) include plugins/cuda too, and X_cuda what is in X; the header
+#            of the execution model, plugins/cuda/kernel.h, the CPU's in tests/cuda/double
 #   core     includes abi, core and libraries; no INI, no dlopen, no device library; and its code names no device
 #   host     includes abi, core, host and libraries; no device library: it holds no arithmetic
 # Then the same check must find each of a number of faults planted in a small tree, or it proves nothing.
@@ -17,7 +19,7 @@ devices='"(cpu|cuda|rocm|opencl|metal)"|[^a-z_](cuda|nccl|cublas|dnnl|hip)[A-Z_]
 
 # includes DIR: "file<tab>line<tab>quote or angle<tab>path" for every include below DIR; "macro" where it is no literal.
 includes() {
-    find "$1" -type f \( -name '*.[ch]' -o -name '*.cc' -o -name '*.cpp' -o -name '*.hpp' -o -name '*.cu' -o -name '*.inc' \) \
+    find "$1" -type f \( -name '*.[ch]' -o -name '*.cc' -o -name '*.cpp' -o -name '*.hpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.inc' \) \
         -exec awk '/^[ \t]*(#|%:)[ \t]*include/ {
             text = $0
             sub(/^[ \t]*(#|%:)[ \t]*include(_next)?[ \t]*/, "", text)
@@ -58,9 +60,15 @@ check_plugin() {
     first=${below%%/*} rest=${below#*/}
     own=$root/plugins/$first common=$own
     case $rest in */*) own=$root/plugins/$first/${rest%%/*} common=$root/plugins/$first/common ;; esac
+    set -- "$own" "$common"
+    case $own in
+        */cuda | */nccl) set -- "$@" "$root/plugins/cuda" ;;
+        *_cuda) set -- "$@" "$root/plugins/cuda" "${own%_cuda}" ;;
+    esac
     case $path in moe/*) [ -f "$root/abi/$path" ] || fault "no header <$path> in abi"; return ;; esac
-    if target=$(found "$dir" "$own" "$common"); then
-        within "$target" "$own" "$common" || fault "a plugin includes \"$path\", which is not its own"
+    [ "$below $path" = "cuda/kernel.h model.h" ] && return
+    if target=$(found "$dir" "$@"); then
+        within "$target" "$@" || fault "a plugin includes \"$path\", which is not its own"
     elif [ "$kind" = quote ]; then
         fault "a plugin includes \"$path\", which is neither abi's nor its own"
     elif found "$root/core" "$root/host" "$root" >/dev/null; then
@@ -131,7 +139,8 @@ sed 's/^/FAULT: /' "$scratch.faults"
 small_tree() {
     rm -rf "$scratch"
     mkdir -p "$scratch/abi/moe" "$scratch/core/graph" "$scratch/core/exec" "$scratch/host" \
-        "$scratch/plugins/router/one" "$scratch/plugins/router/two" "$scratch/plugins/router/common"
+        "$scratch/plugins/router/one" "$scratch/plugins/router/two" "$scratch/plugins/router/common" \
+        "$scratch/plugins/router/one_cuda" "$scratch/plugins/cuda"
     echo '#include <stdint.h>' >"$scratch/abi/moe/base.h"
     echo '#include "base.h"' >"$scratch/abi/moe/router.h"
     echo '#include <moe/base.h>' >"$scratch/core/graph/graph.h"
@@ -142,6 +151,8 @@ small_tree() {
     echo '#include <stdio.h>' >"$scratch/plugins/router/one/own.h"
     echo '#include <stdio.h>' >"$scratch/plugins/router/two/theirs.h"
     echo '#include <stdio.h>' >"$scratch/plugins/router/common/shared.h"
+    echo '#include "model.h"' >"$scratch/plugins/cuda/kernel.h"
+    printf '#include "kernel.h"\n#include "own.h"\n#include "shared.h"\n' >"$scratch/plugins/router/one_cuda/one.cu"
 }
 
 # plant FILE LINE: exactly this line must be refused.
@@ -167,6 +178,10 @@ plant plugins/router/one/one.c '  #  include "recipe.h"'
 plant plugins/router/one/one.c '#include "../two/theirs.h"'
 plant plugins/router/one/one.c '#include <moe/absent.h>'
 plant plugins/router/one/one.c '#include HEADER'
+plant plugins/router/one/one.c '#include "kernel.h"'
+plant plugins/router/one_cuda/one.cu '#include "model.h"'
+plant plugins/router/one_cuda/one.cu '#include "theirs.h"'
+plant plugins/cuda/kernel.h '#include "own.h"'
 plant core/exec/exec.c '#include <ini.h>'
 plant core/exec/exec.c '#include <dlfcn.h>'
 plant core/exec/exec.c '#include "recipe.h"'
