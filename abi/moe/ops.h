@@ -49,7 +49,8 @@ typedef struct moe_rmsnorm_attr {
  * sinks: one more logit a query head, which takes part in the softmax and has no value. (Xiao et al., arXiv 2309.17453)
  * forward  in  qkv [T,(nq+nkv)d+nkv*dv] act, sinks? [nq] F32, doc? [T] I32       out o [T,nq*dv] act
  * backward in  do [T,nq*dv] act, qkv, o, sinks?, doc?                 out dqkv as qkv act, dsinks? [nq] F32 +=
- * T = batch * seq. saved: log-sum-exp of each (sequence, head, query). */
+ * T = batch * seq. saved: log-sum-exp of each (sequence, head, query). Where act is BF16 a device may round the softmax
+ * and its gradient to BF16 before their products; sums stay FP32. */
 #define MOE_OP_ATTENTION "moe.attention/0"
 typedef struct moe_attention_attr {
     uint32_t size, heads, kv_heads, head_dim; /* nq, nkv, d; nq a multiple of nkv */

@@ -6,6 +6,7 @@
 #define CUDA_OPS(X) \
     X(adamw) \
     X(add) \
+    X(attention) \
     X(bias) \
     X(capacity) \
     X(clip_coef) \

@@ -1,6 +1,5 @@
 /* moe.attention/0: the record, and the small kernels around the large ones. See attention.cuh. */
 #include "attention.cuh"
-
 #include "reduce.cuh"
 
 namespace {
@@ -44,8 +43,8 @@ __device__ __forceinline__ float row_dot(const T *grad, const T *o, int width) {
 }
 
 /* dot [batch,heads,seq] = rowsum(do o), 0 for padding; and each block's part of dsinks = -sum of
- * e^(sink - lse) dot: the sink is a score whose value is 0, so that its dp is 0. A block takes PART queries of one head,
- * LANES lanes a query. Bytes: do and o once. */
+ * e^(sink - lse) dot: the sink is a score whose value is 0, so that its dp is 0. A block takes PART queries of one
+ * head, LANES lanes a query. Bytes: do and o once. */
 template <class T, int P>
 __global__ void __launch_bounds__(THREADS) dots(const attention_call c) {
     KERNEL_SHARED(block_room<float>, room);

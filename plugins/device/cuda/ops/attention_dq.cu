@@ -11,7 +11,7 @@ struct dq_shape {
 };
 template <int D, int DV>
 struct dq_shape<bf16, D, DV> {
-    typedef bf16_math<D, DV, (D <= 64 ? 2 : 1), (D <= 128 ? 64 : 32)> math;
+    typedef bf16_math<D, DV, (D <= 64 ? 2 : 1), (D == 96 || D == 128 ? 64 : 32)> math;
 };
 
 template <class P>
@@ -24,8 +24,8 @@ struct dq_room {
 /* dp becomes ds. lse, dot: of the thread's rows. */
 template <class P>
 __device__ __forceinline__ void differentiate(typename P::template sum<P::COLS> &s,
-                                              typename P::template sum<P::COLS> &dp, const float *lse,
-                                              const float *dot, float scale2) {
+                                              typename P::template sum<P::COLS> &dp, const float *lse, const float *dot,
+                                              float scale2) {
 #pragma unroll
     for (int i = 0; i < P::OWN; i++)
 #pragma unroll
@@ -35,55 +35,38 @@ __device__ __forceinline__ void differentiate(typename P::template sum<P::COLS> 
 
 template <class P>
 __global__ void __launch_bounds__(P::THREADS, 1) differentiate_queries(const attention_call c) {
-    typedef typename P::T T;
     KERNEL_DYNAMIC(dq_room<P>, room);
-    attention_place here = attention_here(c, c.heads);
-    here.tile = (int)gridDim.x / (c.batch * c.heads) - 1 - here.tile; /* the last queries see most */
-    const int first = here.tile * P::ROWS, n = min(P::ROWS, c.seq - first), kv_head = here.head / (c.heads / c.kv_heads);
-    const int32_t *docs = c.doc ? c.doc + here.token : nullptr, *own_docs = docs ? docs + first : nullptr;
-    const T *qkv = static_cast<const T *>(c.qkv);
-    const T *k = attention_key(c, qkv, here.token, kv_head), *v = attention_value(c, qkv, here.token, kv_head);
-    const attention_range own = attention_docs(c, here.sequence, first, P::ROWS);
-    int j, end;
-    attention_key_tiles<P::COLS>(c, first, P::ROWS, &j, &end);
-    j = attention_next<P::COLS>(c, here.sequence, own, j, end);
-    attention_load<P, P::ROWS, P::D>(room->q, attention_query(c, qkv, here.token + first, here.head), c.width, n,
-                                     c.dim, own_docs, c.packs);
-    attention_load<P, P::ROWS, P::DV>(room->grad_o,
-                                      attention_out(c, static_cast<const T *>(c.grad_o), here.token + first, here.head),
-                                      c.o_width, n, c.v_dim, own_docs, c.packs);
-    auto load_keys = [&](int tile, int half) {
-        const int at = tile * P::COLS;
-        const int32_t *key_docs = docs ? docs + at : nullptr;
-        attention_load<P, P::COLS, P::D>(room->k[half], k + at * c.width, c.width, c.seq - at, c.dim, key_docs,
-                                         c.packs);
-        attention_load<P, P::COLS, P::DV>(room->v[half], v + at * c.width, c.width, c.seq - at, c.v_dim, key_docs,
-                                          c.packs);
+    attention_queries<P> block;
+    block.begin(c);
+    const attention_place &here = block.here;
+    block.load_queries(c, room->q);
+    block.load_grad(c, room->grad_o);
+    auto load = [&](int j, int half) {
+        if (j < block.end) block.load_keys(c, room->k[half], j);
+        if (j < block.end) block.load_values(c, room->v[half], j);
         tile_copy_commit();
     };
+    load(block.from, 0);
     float lse[P::OWN], dot[P::OWN];
-    const int64_t row = attention_row(c, here, here.head) + first;
+    const int64_t row = attention_row(c, here, here.head) + block.first;
 #pragma unroll
     for (int i = 0; i < P::OWN; i++) {
-        lse[i] = P::row(i) < n ? c.lse[row + P::row(i)] : INFINITY;
-        dot[i] = P::row(i) < n ? c.dot[row + P::row(i)] : 0.0f;
+        lse[i] = P::row(i) < block.n ? c.lse[row + P::row(i)] : INFINITY;
+        dot[i] = P::row(i) < block.n ? c.dot[row + P::row(i)] : 0.0f;
     }
     typename P::template sum<P::D> dq;
     attention_zero<P, P::D>(dq);
-    if (j < end) load_keys(j, 0);
-    for (int half = 0, next; j < end; half ^= 1, j = next) {
-        const int at = j * P::COLS;
-        const bool mixed = attention_mixed(own, attention_docs(c, here.sequence, at, P::COLS));
-        const attention_meeting<P, false> meeting = {first, at, mixed};
-        next = attention_next<P::COLS>(c, here.sequence, own, j + 1, end);
+    for (int half = 0, next, j = block.from; j < block.end; half ^= 1, j = next) {
+        const attention_meeting<P, false> meeting = block.meet(c, j);
+        next = block.next(c, j + 1);
         tile_copy_wait<0>();
         __syncthreads(); /* this half is there; nobody needs the other one any more */
-        if (next < end) load_keys(next, half ^ 1);
+        load(next, half ^ 1);
         if (!meeting.seen(c)) continue;
         typename P::template sum<P::COLS> s, dp;
         attention_zero<P, P::COLS>(s);
         P::template add_scores<P::D, P::COLS>(s, room->q, room->k[half]);
-        if (meeting.masks(c)) meeting.mask(c, docs, s);
+        if (meeting.masks(c)) meeting.mask(c, block.docs, s);
         attention_zero<P, P::COLS>(dp);
         P::template add_scores<P::DV, P::COLS>(dp, room->grad_o, room->v[half]);
         differentiate<P>(s, dp, lse, dot, c.scale2);
@@ -91,14 +74,15 @@ __global__ void __launch_bounds__(P::THREADS, 1) differentiate_queries(const att
     }
     tile_copy_wait<0>();
     attention_scale<P, P::D>(dq, c.scale);
-    attention_store<P, P::D>(dq, room->q,
-                             attention_query(c, static_cast<T *>(c.dqkv), here.token + first, here.head), c.width, n,
-                             c.dim, c.packs);
+    attention_store<P, P::D>(
+        dq, room->q, attention_query(c, static_cast<typename P::T *>(c.dqkv), here.token + block.first, here.head),
+        c.width, block.n, c.dim, c.packs);
 }
 
 template <class T, int D, int DV>
 void launch(const attention_call &c, cudaStream_t stream) {
     typedef typename dq_shape<T, D, DV>::math P;
+    static_assert(sizeof(dq_room<P>) <= ATTENTION_MOST_SHARED, "a block fits");
     KERNEL_LARGE_SHARED(differentiate_queries<P>, sizeof(dq_room<P>));
     KERNEL_LAUNCH(differentiate_queries<P>, attention_blocks(c, c.heads, P::ROWS), P::THREADS, sizeof(dq_room<P>),
                   stream, c);

@@ -70,67 +70,52 @@ struct forward_room {
 
 template <class P, int BLOCKS>
 __global__ void __launch_bounds__(P::THREADS, BLOCKS) attend(const attention_call c) {
-    typedef typename P::T T;
     KERNEL_DYNAMIC(forward_room<P>, room);
-    attention_place here = attention_here(c, c.heads);
-    here.tile = (int)gridDim.x / (c.batch * c.heads) - 1 - here.tile; /* the last queries see most */
-    const int first = here.tile * P::ROWS, n = min(P::ROWS, c.seq - first), kv_head = here.head / (c.heads / c.kv_heads);
-    const int32_t *docs = c.doc ? c.doc + here.token : nullptr;
-    const T *qkv = static_cast<const T *>(c.qkv), *q = attention_query(c, qkv, here.token, here.head);
-    const T *k = attention_key(c, qkv, here.token, kv_head), *v = attention_value(c, qkv, here.token, kv_head);
-    const attention_range own = attention_docs(c, here.sequence, first, P::ROWS);
-    int j, end;
-    attention_key_tiles<P::COLS>(c, first, P::ROWS, &j, &end);
-    j = attention_next<P::COLS>(c, here.sequence, own, j, end);
-
+    attention_queries<P> block;
+    block.begin(c);
+    const attention_place &here = block.here;
     typename P::template sum<P::DV> o;
     running<P> softmax;
     attention_zero<P, P::DV>(o);
     softmax.begin(c.sinks ? c.sinks + here.head : nullptr);
-    attention_load<P, P::ROWS, P::D>(room->q, q + first * c.width, c.width, n, c.dim, docs ? docs + first : nullptr,
-                                     c.packs);
-    auto load_keys = [&](int tile) {
-        const int at = tile * P::COLS;
-        attention_load<P, P::COLS, P::D>(room->k, k + at * c.width, c.width, c.seq - at, c.dim,
-                                         docs ? docs + at : nullptr, c.packs);
-        tile_copy_commit();
-    };
-    if (j < end) load_keys(j);
-    while (j < end) {
-        const int at = j * P::COLS, next = attention_next<P::COLS>(c, here.sequence, own, j + 1, end);
-        const bool mixed = attention_mixed(own, attention_docs(c, here.sequence, at, P::COLS));
-        const attention_meeting<P, false> meeting = {first, at, mixed};
+    block.load_queries(c, room->q);
+    if (block.from < block.end) block.load_keys(c, room->k, block.from);
+    tile_copy_commit();
+    for (int j = block.from, next; j < block.end; j = next) {
+        const attention_meeting<P, false> meeting = block.meet(c, j);
         const bool seen = meeting.seen(c);
+        next = block.next(c, j + 1);
         tile_copy_wait<0>();
         __syncthreads(); /* the keys are there; the last values are not needed any more */
-        attention_load<P, P::COLS, P::DV>(room->v, v + at * c.width, c.width, c.seq - at, c.v_dim,
-                                          docs ? docs + at : nullptr, c.packs);
+        block.load_values(c, room->v, j);
         tile_copy_commit();
         typename P::template sum<P::COLS> s;
         attention_zero<P, P::COLS>(s);
         if (seen) P::template add_scores<P::D, P::COLS>(s, room->q, room->k);
         tile_copy_wait<0>();
         __syncthreads(); /* the values are there; the keys are not needed any more */
-        if (next < end) load_keys(next);
-        if (seen) {
-            if (meeting.masks(c)) meeting.mask(c, docs, s);
-            softmax.add(s, o, c.scale2);
-            P::template add_rows<P::COLS, P::DV>(o, s, room->v, room->p);
-        }
-        j = next;
+        if (next < block.end) block.load_keys(c, room->k, next);
+        tile_copy_commit();
+        if (!seen) continue;
+        if (meeting.masks(c)) meeting.mask(c, block.docs, s);
+        softmax.add(s, o, c.scale2);
+        P::template add_rows<P::COLS, P::DV>(o, s, room->v, room->p);
     }
-    softmax.end(o, c.lse + attention_row(c, here, here.head) + first, n);
+    softmax.end(o, c.lse + attention_row(c, here, here.head) + block.first, block.n);
     tile_copy_wait<0>();
-    attention_store<P, P::DV>(o, room->q, attention_out(c, static_cast<T *>(c.o), here.token + first, here.head),
-                              c.o_width, n, c.v_dim, c.packs);
+    attention_store<P, P::DV>(o, room->q,
+                              attention_out(c, static_cast<typename P::T *>(c.o), here.token + block.first, here.head),
+                              c.o_width, block.n, c.v_dim, c.packs);
 }
 
 template <class T, int D, int DV>
 void launch(const attention_call &c, cudaStream_t stream) {
     typedef typename forward_shape<T, D, DV>::math P;
     constexpr int BLOCKS = sizeof(T) == 2 ? 2 : 1;
+    static_assert(sizeof(forward_room<P>) * BLOCKS <= ATTENTION_MOST_SHARED, "BLOCKS fit on a multiprocessor");
     KERNEL_LARGE_SHARED((attend<P, BLOCKS>), sizeof(forward_room<P>));
-    KERNEL_LAUNCH((attend<P, BLOCKS>), attention_blocks(c, c.heads, P::ROWS), P::THREADS, sizeof(forward_room<P>), stream, c);
+    KERNEL_LAUNCH((attend<P, BLOCKS>), attention_blocks(c, c.heads, P::ROWS), P::THREADS, sizeof(forward_room<P>),
+                  stream, c);
 }
 
 template <class T>

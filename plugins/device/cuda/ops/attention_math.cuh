@@ -46,19 +46,11 @@ struct bf16_math {
     struct sum {
         static constexpr int OWN = W / 4; /* columns of a thread */
         float x[M][W / 8][4];
-        __device__ __forceinline__ float &at(int i, int j) {
-            return x[i / 2][j / 2][i % 2 * 2 + j % 2];
-        }
+        __device__ __forceinline__ float &at(int i, int j) { return x[i / 2][j / 2][i % 2 * 2 + j % 2]; }
     };
-    static __device__ __forceinline__ int first_row() {
-        return (int)threadIdx.x / 32 * SPAN;
-    }
-    static __device__ __forceinline__ int row(int i) {
-        return first_row() + i * 8 + (int)threadIdx.x % 32 / 4;
-    }
-    static __device__ __forceinline__ int col(int j) {
-        return j / 2 * 8 + (int)threadIdx.x % 4 * 2 + j % 2;
-    }
+    static __device__ __forceinline__ int first_row() { return (int)threadIdx.x / 32 * SPAN; }
+    static __device__ __forceinline__ int row(int i) { return first_row() + i * 8 + (int)threadIdx.x % 32 / 4; }
+    static __device__ __forceinline__ int col(int j) { return j / 2 * 8 + (int)threadIdx.x % 4 * 2 + j % 2; }
 
     /* s += a b^T; a [ROWS,K], b [W,K] */
     template <int K, int W>
@@ -119,19 +111,11 @@ struct f32_math {
     struct sum {
         static constexpr int OWN = W / 16;
         float x[R][W / 16];
-        __device__ __forceinline__ float &at(int i, int j) {
-            return x[i][j];
-        }
+        __device__ __forceinline__ float &at(int i, int j) { return x[i][j]; }
     };
-    static __device__ __forceinline__ int first_row() {
-        return 0;
-    }
-    static __device__ __forceinline__ int row(int i) {
-        return (int)threadIdx.x / 16 + 16 * i;
-    }
-    static __device__ __forceinline__ int col(int j) {
-        return (int)threadIdx.x % 16 + 16 * j;
-    }
+    static __device__ __forceinline__ int first_row() { return 0; }
+    static __device__ __forceinline__ int row(int i) { return (int)threadIdx.x / 16 + 16 * i; }
+    static __device__ __forceinline__ int col(int j) { return (int)threadIdx.x % 16 + 16 * j; }
 
     template <int K, int W>
     static __device__ __forceinline__ void add_scores(sum<W> &s, const T *a, const T *b) {

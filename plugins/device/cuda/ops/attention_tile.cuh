@@ -144,9 +144,7 @@ struct attention_meeting {
     int row, col; /* first of the block's rows, of the columns */
     bool mixed;   /* documents differ, or there is padding */
 
-    __device__ __forceinline__ int first_own() const {
-        return row + P::first_row();
-    }
+    __device__ __forceinline__ int first_own() const { return row + P::first_row(); }
     /* Some pair of the warp's is in the causal triangle and in the window. */
     __device__ __forceinline__ bool seen(const attention_call &c) const {
         const int own = first_own(), query = KEYS ? col : own, key = KEYS ? own : col;
@@ -159,25 +157,29 @@ struct attention_meeting {
         const int queries = KEYS ? P::COLS : P::SPAN, keys = KEYS ? P::SPAN : P::COLS;
         return key + keys - 1 > query || query + queries - 1 - key >= c.window || mixed;
     }
-    /* Scores of pairs that are not seen become c.masked. docs: of the sequence's token 0, or NULL. */
+    /* Scores of pairs that are not seen become c.masked. docs: of the sequence's token 0; NULL only where not mixed. */
     __device__ __forceinline__ void mask(const attention_call &c, const int32_t *docs,
                                          typename P::template sum<P::COLS> &s) const {
-        int own[P::OWN];
 #pragma unroll
-        for (int i = 0; i < P::OWN; i++) {
-            const int at = row + P::row(i);
-            own[i] = mixed && at < c.seq ? docs[at] : 0;
-        }
-#pragma unroll
-        for (int j = 0; j < P::template sum<P::COLS>::OWN; j++) {
-            const int other = col + P::col(j), number = mixed && other < c.seq ? docs[other] : 0;
+        for (int j = 0; j < P::template sum<P::COLS>::OWN; j++)
 #pragma unroll
             for (int i = 0; i < P::OWN; i++) {
-                const int at = row + P::row(i), ahead = KEYS ? other - at : at - other;
-                bool sees = ahead >= 0 && ahead < c.window;
-                if (mixed) sees = sees && own[i] == number && number != ATTENTION_PADDING;
-                if (!sees) s.at(i, j) = c.masked;
+                const int ahead = (row + P::row(i) - col - P::col(j)) * (KEYS ? -1 : 1);
+                if ((unsigned)ahead >= (unsigned)c.window) s.at(i, j) = c.masked;
             }
+        if (mixed) mask_documents(c, docs, s);
+    }
+    __device__ __forceinline__ void mask_documents(const attention_call &c, const int32_t *docs,
+                                                   typename P::template sum<P::COLS> &s) const {
+        int own[P::OWN];
+#pragma unroll
+        for (int i = 0; i < P::OWN; i++) own[i] = row + P::row(i) < c.seq ? docs[row + P::row(i)] : ATTENTION_PADDING;
+#pragma unroll
+        for (int j = 0; j < P::template sum<P::COLS>::OWN; j++) {
+            const int other = col + P::col(j), number = other < c.seq ? docs[other] : ATTENTION_PADDING;
+#pragma unroll
+            for (int i = 0; i < P::OWN; i++)
+                if (own[i] != number || number == ATTENTION_PADDING) s.at(i, j) = c.masked;
         }
     }
 };
@@ -190,7 +192,64 @@ __device__ __forceinline__ void attention_key_tiles(const attention_call &c, int
     *end = (most + COLS - 1) / COLS;
 }
 
+/* ---- a block of queries ---- */
+/* What forward and dq share: a tile of queries of one head and the tiles of keys that it meets, `from` to end. */
+template <class P>
+struct attention_queries {
+    typedef typename P::T T;
+    attention_place here;
+    int first, n, from, end; /* queries [first, first + n) of the sequence */
+    const int32_t *docs;     /* of the sequence, or NULL */
+    const T *k, *v;          /* of the sequence */
+    attention_range own;
+
+    __device__ __forceinline__ void begin(const attention_call &c) {
+        here = attention_here(c, c.heads);
+        here.tile = (int)gridDim.x / (c.batch * c.heads) - 1 - here.tile; /* the last queries see most: they begin */
+        first = here.tile * P::ROWS;
+        n = min(P::ROWS, c.seq - first);
+        docs = c.doc ? c.doc + here.token : nullptr;
+        const int kv_head = here.head / (c.heads / c.kv_heads);
+        k = attention_key(c, static_cast<const T *>(c.qkv), here.token, kv_head);
+        v = attention_value(c, static_cast<const T *>(c.qkv), here.token, kv_head);
+        own = attention_docs(c, here.sequence, first, P::ROWS);
+        attention_key_tiles<P::COLS>(c, first, P::ROWS, &from, &end);
+        from = next(c, from);
+    }
+    /* The first tile from j on that it meets. */
+    __device__ __forceinline__ int next(const attention_call &c, int j) const {
+        return attention_next<P::COLS>(c, here.sequence, own, j, end);
+    }
+    __device__ __forceinline__ attention_meeting<P, false> meet(const attention_call &c, int j) const {
+        const int at = j * P::COLS;
+        return {first, at, attention_mixed(own, attention_docs(c, here.sequence, at, P::COLS))};
+    }
+    /* All loads of a tile: asynchronous, in the open group of copies. */
+    __device__ __forceinline__ void load_queries(const attention_call &c, T *to) const {
+        attention_load<P, P::ROWS, P::D>(
+            to, attention_query(c, static_cast<const T *>(c.qkv), here.token + first, here.head), c.width, n, c.dim,
+            docs ? docs + first : nullptr, c.packs);
+    }
+    __device__ __forceinline__ void load_grad(const attention_call &c, T *to) const {
+        attention_load<P, P::ROWS, P::DV>(
+            to, attention_out(c, static_cast<const T *>(c.grad_o), here.token + first, here.head), c.o_width, n,
+            c.v_dim, docs ? docs + first : nullptr, c.packs);
+    }
+    __device__ __forceinline__ void load_keys(const attention_call &c, T *to, int j) const {
+        const int at = j * P::COLS;
+        attention_load<P, P::COLS, P::D>(to, k + at * c.width, c.width, c.seq - at, c.dim, docs ? docs + at : nullptr,
+                                         c.packs);
+    }
+    __device__ __forceinline__ void load_values(const attention_call &c, T *to, int j) const {
+        const int at = j * P::COLS;
+        attention_load<P, P::COLS, P::DV>(to, v + at * c.width, c.width, c.seq - at, c.v_dim,
+                                          docs ? docs + at : nullptr, c.packs);
+    }
+};
+
 /* ---- host ---- */
+enum { ATTENTION_MOST_SHARED = 227 * 1024 }; /* of a block, sm_90 and sm_100 */
+
 /* Blocks of a grid of `slices` (batch x heads) x tiles of `rows`. */
 static inline unsigned attention_blocks(const attention_call &c, int heads, int rows) {
     return (unsigned)((int64_t)c.batch * heads * ((c.seq + rows - 1) / rows));
