@@ -2,7 +2,7 @@
 # Imports every golden model and evaluates every case of it, compares with the reference, prints the parity table.
 # parity.sh MOEHOST COMPARE GOLDEN WORKDIR [--update README]   Exit code 1: a case failed; all are tried.
 # --update: and writes the table between the two parity marks of README, if every case held.
-# On device MOE_TEST_DEVICE (cpu), and on two ranks where these can be threads on it: MOE_TEST_RANKS (of cpu 2, else 1).
+# On device MOE_TEST_DEVICE (cpu), and on two ranks where it takes so many: MOE_TEST_RANKS (of cpu 2, else 1).
 set -eu
 moehost=$1
 compare=$2
@@ -15,6 +15,8 @@ mkdir -p "$work"
 device=${MOE_TEST_DEVICE:-cpu}
 ranks=${MOE_TEST_RANKS:-1}
 [ "$device" != cpu ] || ranks=2
+comm=threads
+[ "$device" != cuda ] || comm=nccl-threads
 table=$work/table.md
 errors=$work/errors.txt
 failed=0
@@ -47,7 +49,7 @@ for config in "$golden"/*/config.json; do
         # two ranks compute the same
         if [ $code -eq 0 ] && [ "$name" = plain ] && [ "$ranks" -ge 2 ]; then
             if ! "$moehost" eval "$recipe" --in "$in" --dump "$dump" --grads --set device.plugin="$device" \
-                --set comm.ranks=2 >"$errors" 2>&1 ||
+                --set comm.plugin=$comm --set comm.ranks=2 >"$errors" 2>&1 ||
                 ! "$compare" "$model" "$name" "$in" "$folder/$name.out.safetensors" "$dump" >"$work/row" 2>"$errors"; then
                 lost "$model" "$name" "not so on two ranks"
             fi
