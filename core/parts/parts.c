@@ -52,13 +52,17 @@ static part_host *add_host(parts *p, const part_ref *ref, int64_t layer, moe_err
     return h;
 }
 
-/* Puts the plugin's name before its words, which become one line. After a success err is clean for the next call. */
+/* Puts the plugin's name before its words, unless they begin with it; they become one line. After a success err is clean
+ * for the next call. */
 static moe_status named_as(const char *name, moe_status status, moe_err *err) {
     char msg[sizeof err->msg];
+    const size_t n = strlen(name);
     if (status) memcpy(msg, err->msg, sizeof msg);
     err->msg[0] = 0;
     if (!status) return MOE_OK;
-    return moe_fail(err, status, "%s: %s", name, tidy_line(msg, sizeof msg) ? msg : "failed without a reason");
+    const char *text = tidy_line(msg, sizeof msg) ? msg : "failed without a reason";
+    if (strncmp(text, name, n) == 0 && text[n] == ':') return moe_fail(err, status, "%s", text);
+    return moe_fail(err, status, "%s: %s", name, text);
 }
 
 static moe_status named(const part_host *h, moe_status status, moe_err *err) {

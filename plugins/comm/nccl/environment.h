@@ -10,8 +10,7 @@ typedef struct environment {
 } environment;
 
 /* Reads RANK, WORLD_SIZE, LOCAL_RANK (torchrun), or what Open MPI, PMI or srun set; not started by a launcher: rank 0
- * of
- * 1. Contradictions and missing variables are errors that name them. */
+ * of 1. Contradictions and missing variables are errors that name them. */
 moe_status environment_read(environment *e, moe_err *err);
 /* Can the ranks meet? Needs MASTER_ADDR and MASTER_PORT, or all ranks of a named job on this machine. */
 moe_status environment_check_meeting(const environment *e, moe_err *err);

@@ -148,19 +148,36 @@ std::vector<float> numbers(const void *from, cudaDataType_t type, uint64_t rows,
     return to;
 }
 
-/* D's columns are rows here: d[n,m] = alpha b[n,k] a[k,m] + beta d, each sum in order of k. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define AS_WIDE_AS_THE_MACHINE
+#else
+#define AS_WIDE_AS_THE_MACHINE __attribute__((target_clones("avx512f", "avx2", "default")))
+#endif
+/* to [m] = row [k] by a [k,m], each sum in order of k. */
+AS_WIDE_AS_THE_MACHINE void add_rows(float *__restrict__ to, const float *__restrict__ row, const float *__restrict__ a,
+                                     uint64_t k, uint64_t m) {
+    constexpr uint64_t part = 64;
+    uint64_t i = 0;
+    for (; i + part <= m; i += part) {
+        float sum[part] = {};
+        for (uint64_t d = 0; d < k; d++)
+            for (uint64_t e = 0; e < part; e++) sum[e] += row[d] * a[d * m + i + e];
+        for (uint64_t e = 0; e < part; e++) to[i + e] = sum[e];
+    }
+    for (; i < m; i++) {
+        to[i] = 0;
+        for (uint64_t d = 0; d < k; d++) to[i] += row[d] * a[d * m + i];
+    }
+}
+
+/* D's columns are rows here: d[n,m] = alpha b[n,k] a[k,m] + beta d. */
 void multiply(const call &c) {
     const uint64_t lda = (uint64_t)c.lda, ldb = (uint64_t)c.ldb, ldd = (uint64_t)c.ldd;
     const std::vector<float> a = numbers(c.a, c.in, c.k, c.m, c.ta ? 1 : lda, c.ta ? lda : 1);
     const std::vector<float> b = numbers(c.b, c.in, c.n, c.k, c.tb ? 1 : ldb, c.tb ? ldb : 1);
     std::vector<float> sum(c.m);
     for (uint64_t j = 0; j < c.n; j++) {
-        std::fill(sum.begin(), sum.end(), 0.0f);
-        for (uint64_t d = 0; d < c.k; d++) {
-            const float factor = b[j * c.k + d], *row = &a[d * c.m];
-            float *to = sum.data();
-            for (uint64_t i = 0; i < c.m; i++) to[i] += factor * row[i];
-        }
+        add_rows(sum.data(), &b[j * c.k], a.data(), c.k, c.m);
         for (uint64_t i = 0; i < c.m; i++) {
             const uint64_t at = j * ldd + i;
             auto *bf16 = static_cast<__nv_bfloat16 *>(c.d);

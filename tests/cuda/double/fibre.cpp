@@ -110,9 +110,10 @@ struct block {
     }
 };
 
-thread_local block *running;
+thread_local __attribute__((tls_model("initial-exec"))) block *running; /* asked for at every step of a fibre */
 
-/* A thread's block, used again by all that it runs. Known to all, so that of a thread that never ends it is not lost. */
+/* A thread's block, used again by all that it runs. Known to all, so that of a thread that never ends it is not lost.
+ */
 struct own_block {
     block *const mine = new block;
     own_block() {

@@ -117,7 +117,7 @@ START_TEST(plugins) {
         {"router/$BAD/option_required.so $IO", .in = {LOGITS}, .code = 2,
          .say = {"router/bad needs option 'strength'"}},
         {"precision/topk $IO", .in = {X}, .code = 3, .say = {"plugin precision 'topk'", "not found"}},
-        {"router/topk $IO --device cuda", .in = {LOGITS}, .code = 3, .say = {"device 'cuda'", "not found"}},
+        {"router/topk $IO --device rocm", .in = {LOGITS}, .code = 3, .say = {"device 'rocm'", "not found"}},
         {"scheduler/$ODD --set fault=shape", .code = 3, .say = {"2 layers are no shape"}},
         {"scheduler/$ODD --set fault=pieces", .code = 3, .say = {"scheduler/odd", "asks for 0 and 1 pieces"}},
         {"scheduler/$ODD --set fault=early", .code = 3, .say = {"scheduler/odd", "ordered before"}},
