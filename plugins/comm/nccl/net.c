@@ -146,7 +146,7 @@ static int put_blob(net *n, uint32_t rank, const void *data, uint64_t bytes, cha
         snprintf(why, room, "bootstrap: rank %u gives %" PRIu64 " bytes, others %" PRIu64, rank, bytes, n->blob_bytes);
         return 0;
     }
-    memcpy(n->table + rank * bytes, data, bytes);
+    if (bytes) memcpy(n->table + rank * bytes, data, bytes);
     if (++n->arrived < n->world) return 0;
     n->arrived = 0;
     free(n->result);
@@ -192,7 +192,7 @@ moe_status net_all_gather(net *n, const void *in, uint64_t bytes, void *out, moe
     pthread_mutex_lock(&n->lock);
     while (!n->result && !n->ended && gone_rank(n) == n->world) pthread_cond_wait(&n->changed, &n->lock);
     if (n->result && n->result_bytes == n->world * bytes)
-        memcpy(out, n->result, n->world * bytes);
+        if (bytes) memcpy(out, n->result, n->world * bytes);
     else if (n->ended)
         s = moe_fail(err, MOE_E_COMM, "%s", n->reason);
     else if (n->result)

@@ -352,7 +352,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
         stream,
         [](void *arg) {
             copy *c = static_cast<copy *>(arg);
-            memcpy(c->to, c->from, c->bytes);
+            if (c->bytes) memcpy(c->to, c->from, c->bytes);
             delete c;
         },
         c);
@@ -369,7 +369,7 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
         stream,
         [](void *arg) {
             copy *c = static_cast<copy *>(arg);
-            memset(c->to, c->value, c->bytes);
+            if (c->bytes) memset(c->to, c->value, c->bytes);
             delete c;
         },
         c);
