@@ -69,10 +69,16 @@ function(moe_test_on device plugins name)
     ENVIRONMENT "CK_DEFAULT_TIMEOUT=600;MOE_TEST_DEVICE=${device};MOE_TEST_PLUGINS=${plugins};MOE_TEST_RANKS=8")
 endfunction()
 
-# moe_test_on_cuda(<name>... [NEEDS <kind>_<file>...]): on device "cuda" through its double on the CPU, where that is
-# built, and where these plugins have a double too. Its memory is the process's, so ranks may be threads.
+# moe_test_on_cuda(<name>... [NEEDS <kind>_<file>...] [WITHOUT <sanitizer>...]): on device "cuda" through its double on
+# the CPU, where that is built, and where these plugins have a double too. Its memory is the process's, so ranks may be
+# threads. WITHOUT: too slow under these ("address", "thread"), which see the same kernels by smaller tests.
 function(moe_test_on_cuda)
-  cmake_parse_arguments(ARG "" "" "NEEDS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "NEEDS;WITHOUT" ${ARGN})
+  foreach(sanitizer ${ARG_WITHOUT})
+    if(MOE_SANITIZE MATCHES ${sanitizer})
+      return()
+    endif()
+  endforeach()
   set(targets)
   foreach(plugin device_cuda ${ARG_NEEDS})
     if(NOT TARGET plugin_double_${plugin})

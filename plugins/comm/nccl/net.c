@@ -191,9 +191,9 @@ moe_status net_all_gather(net *n, const void *in, uint64_t bytes, void *out, moe
         gather_at_first(n, 0, in, bytes);
     pthread_mutex_lock(&n->lock);
     while (!n->result && !n->ended && gone_rank(n) == n->world) pthread_cond_wait(&n->changed, &n->lock);
-    if (n->result && n->result_bytes == n->world * bytes)
+    if (n->result && n->result_bytes == n->world * bytes) {
         if (bytes) memcpy(out, n->result, n->world * bytes);
-    else if (n->ended)
+    } else if (n->ended)
         s = moe_fail(err, MOE_E_COMM, "%s", n->reason);
     else if (n->result)
         s = moe_fail(err, MOE_E_COMM, "bootstrap: rank %u gives %" PRIu64 " bytes, others %" PRIu64, n->rank, bytes,
