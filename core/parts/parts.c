@@ -52,8 +52,8 @@ static part_host *add_host(parts *p, const part_ref *ref, int64_t layer, moe_err
     return h;
 }
 
-/* Puts the plugin's name before its words, unless they begin with it; they become one line. After a success err is clean
- * for the next call. */
+/* Puts the plugin's name before its words, unless they begin with it; they become one line. After a success err is
+ * clean for the next call. */
 static moe_status named_as(const char *name, moe_status status, moe_err *err) {
     char msg[sizeof err->msg];
     const size_t n = strlen(name);

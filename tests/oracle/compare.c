@@ -10,10 +10,10 @@
 
 #include "io/safetensors.h"
 
-#define LOSS_BOUND 1e-5    /* absolute */
-#define LOGIT_BOUND 1e-4   /* absolute: logits, router logits */
-#define WEIGHT_BOUND 1e-4  /* absolute */
-#define GRAD_BOUND 1e-4    /* of the largest magnitude of the tensor, */
+#define LOSS_BOUND 1e-5   /* absolute */
+#define LOGIT_BOUND 1e-4  /* absolute: logits, router logits */
+#define WEIGHT_BOUND 1e-4 /* absolute */
+#define GRAD_BOUND 1e-4   /* of the largest magnitude of the tensor, */
 /* but no tensor counts as smaller than this part of the largest gradient of the model: the bound is then 1e-7 of that,
  * about what FP32 rounds (scores of sequences of two tokens, say, have gradients that are zero but for rounding) */
 #define SMALL_TENSOR 1e-3
