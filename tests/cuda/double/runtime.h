@@ -4,7 +4,9 @@
  * MOE_DOUBLE_DEVICES of them (8).
  *
  * Environment, for tests: MOE_DOUBLE_DELAY_US: every command of a stream begins that much later, so that a host that
- * does not wait reads old data. MOE_DOUBLE_FAIL="cudaMalloc 3": the third call of that function fails. */
+ * does not wait reads old data. MOE_DOUBLE_FAIL="cudaMalloc 3": the third call of that function fails.
+ * MOE_DOUBLE_WAITS=FILE: at its end the process writes there how often the host has waited for a stream, an event or a
+ * device. */
 #ifndef CUDA_DOUBLE_RUNTIME_H
 #define CUDA_DOUBLE_RUNTIME_H
 #include <cuda_runtime_api.h>
