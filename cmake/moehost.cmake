@@ -65,7 +65,7 @@ function(moe_test_on device plugins name)
   string(REPLACE "cpu_" "" entry ${device}_${name})
   add_test(NAME ${entry} COMMAND test_${name})
   add_dependencies(test_${name} ${ARGN})
-  set_tests_properties(${entry} PROPERTIES TIMEOUT 600
+  set_tests_properties(${entry} PROPERTIES TIMEOUT 600 PROCESSORS 2 # streams are threads
     ENVIRONMENT "CK_DEFAULT_TIMEOUT=600;MOE_TEST_DEVICE=${device};MOE_TEST_PLUGINS=${plugins};MOE_TEST_RANKS=8")
 endfunction()
 

@@ -280,12 +280,29 @@ static void terminate(tally *t) {
     compare(t);
 }
 
+/* Waits until the process has taken the signal (two that are pending are one), for a second at most. */
+static void wait_until_taken(pid_t pid, int sig) {
+    char path[64], line[256];
+    snprintf(path, sizeof path, "/proc/%ld/status", (long)pid);
+    for (int i = 0; i < 1000; i++) {
+        FILE *f = fopen(path, "r");
+        unsigned long long pending = 0, shared = 0;
+        while (f && fgets(line, sizeof line, f)) {
+            sscanf(line, "SigPnd: %llx", &pending);
+            sscanf(line, "ShdPnd: %llx", &shared);
+        }
+        if (f) fclose(f);
+        if (!((pending | shared) >> (sig - 1) & 1)) return;
+        wait_for(0.001);
+    }
+}
+
 /* Two SIGINTs: the end at once, and the earlier checkpoint whole. */
 static void interrupt_twice(tally *t) {
     long step;
     pid_t pid = start_to_write(&step);
     kill(pid, SIGINT);
-    wait_for(0.001);
+    wait_until_taken(pid, SIGINT);
     double begin = seconds(CLOCK_MONOTONIC);
     kill(pid, SIGINT);
     int status = join(pid);
