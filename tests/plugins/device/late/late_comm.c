@@ -9,7 +9,7 @@ typedef struct comm {
     const moe_comm_v0 *inner;
     void *self;
     const moe_device_service *dev;
-    atomic_uint calls; /* that have begun */
+    atomic_uint calls, ended; /* that have begun, and have returned */
 } comm;
 
 enum { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, ALL_TO_ALL_V, BARRIER };
@@ -96,6 +96,7 @@ static void run(bridge *b) {
             s = t->barrier(self, k->group, b->stream, &err);
     }
     if (s) t->abort(self, err.msg);
+    atomic_fetch_add(&k->c->ended, 1);
 }
 
 /* What lies at in and out, in bytes. */
@@ -207,10 +208,10 @@ static moe_status poll(void *self, moe_err *err) {
 static void waiting(void *self, void *group, char *text, uint64_t bytes) {
     comm *c = self;
     char inner[256];
-    unsigned before = atomic_load(&c->calls);
+    unsigned ended = atomic_load(&c->ended), begun = atomic_load(&c->calls);
     c->inner->waiting(c->self, group, inner, sizeof inner);
     text[0] = 0;
-    if (inner[0]) snprintf(text, bytes, "call %u: %s", before, inner);
+    if (begun != ended) snprintf(text, bytes, "call %u: %s", begun, inner[0] ? inner : "no rank is missing");
 }
 static const void *extension(void *self, const char *id) {
     comm *c = self;
