@@ -151,41 +151,41 @@ static int wire_dispatcher(session *s, recipe *r, loader *l, const wire_options 
 }
 
 /* ---- asynchronous devices ---- */
-/* A synchronous plugin reads device memory where it lies, which the host cannot on an asynchronous device, unless it is
- * made for this one. Schedulers see no memory. */
-static int reads_on_host(const session *s, const part_ref *p) {
-    const moe_desc *device = s->parts.device.desc;
-    if (!p->desc || !(device->flags & MOE_ASYNC) || strcmp(p->desc->device, device->device) == 0) return 0;
+/* A synchronous plugin reads device memory where it lies, which the host cannot on this asynchronous device, unless it
+ * is made for it. Schedulers see no memory. */
+static int reads_on_host(const moe_desc *device, const part_ref *p) {
+    if (!p->desc || strcmp(p->desc->device, device->device) == 0) return 0;
     return !(p->desc->flags & (MOE_ASYNC | MOE_FOLLOWS_DEVICE));
 }
 
 /* A comm moves nothing for one rank, so then any will do. */
 static int check_async(const session *s, const recipe *r, err_list *errs) {
     const parts_cfg *p = &s->parts;
-    const char *device = p->device.desc ? p->device.desc->device : "";
+    const moe_desc *device = p->device.desc;
     const struct {
         const char *kind;
         const part_ref *part;
     } all[] = {{"comm", &p->comm}, {"precision", &p->precision}, {"dispatcher", &p->dispatcher}};
     int code = 0;
-    for (size_t i = 0; i < sizeof all / sizeof all[0] && p->device.desc; i++) {
-        if (!reads_on_host(s, all[i].part) || (i == 0 && s->ranks == 1)) continue;
+    if (!device || !(device->flags & MOE_ASYNC)) return 0;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (!reads_on_host(device, all[i].part) || (i == 0 && s->ranks == 1)) continue;
         err_list_add(errs, "%s: %s '%s' works on memory of the host, and the device is %s%s",
-                     recipe_plugin_of(r, all[i].kind)->where, all[i].kind, all[i].part->desc->id, device,
+                     recipe_plugin_of(r, all[i].kind)->where, all[i].kind, all[i].part->desc->id, device->device,
                      i ? "" : ": it runs one rank; several want a comm that is made for the device");
         code = EXIT_CODE_PLUGIN;
     }
-    for (uint32_t l = 0; p->device.desc && l < p->n_layers; l++) {
-        if (!reads_on_host(s, &s->routers[l])) continue;
+    for (uint32_t l = 0; l < p->n_layers; l++) {
+        if (!reads_on_host(device, &s->routers[l])) continue;
         err_list_add(errs, "%s: router '%s' works on memory of the host, and the device is %s",
-                     recipe_plugin_for(r, "router", l, false)->where, s->routers[l].desc->id, device);
+                     recipe_plugin_for(r, "router", l, false)->where, s->routers[l].desc->id, device->device);
         return EXIT_CODE_PLUGIN;
     }
-    if (s->trace && p->device.desc && (p->device.desc->flags & MOE_ASYNC)) {
+    if (s->trace) {
         err_list_add(errs,
                      "%s: trace wants the times of a step's parts, and device/%s does not tell them: it is "
                      "asynchronous",
-                     recipe_get(r, "run", "trace")->where, p->device.desc->id);
+                     recipe_get(r, "run", "trace")->where, device->id);
         code = EXIT_CODE_PLUGIN;
     }
     return code;

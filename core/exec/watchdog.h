@@ -18,8 +18,8 @@ typedef struct exec_lanes exec_lanes; /* exec/exec.h */
 
 typedef struct watchdog_cfg {
     uint32_t rank;
-    int32_t
-        comm_async; /* 1: the comm has MOE_ASYNC: its calls return at once, and what it says of itself is looked at */
+    /* 1: the comm has MOE_ASYNC: its calls return at once, and what it says of itself is looked at */
+    int32_t comm_async;
     double timeout; /* seconds that a call which communicates may take; 0 = for ever */
     double grace;   /* seconds from an abort to on_stuck; 0 = WATCHDOG_GRACE */
     /* Called once, from the watchdog's thread, while the rank is still inside of something: what, and why it should

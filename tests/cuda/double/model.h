@@ -126,9 +126,6 @@ static inline void __syncthreads() {
     ::cuda_double::sync_block();
 #endif
 }
-static inline int __syncthreads_count(int p) {
-    return ::cuda_double::count_block(p);
-}
 static inline int __syncthreads_or(int p) {
     return ::cuda_double::count_block(p) > 0;
 }
@@ -145,12 +142,6 @@ T __shfl_sync(unsigned mask, T v, int from, int width = 32) {
 template <class T>
 T __shfl_xor_sync(unsigned mask, T v, int flip, int = 32) {
     return ::cuda_double::shuffle_from(mask, v, ::cuda_double::lane() ^ (unsigned)flip);
-}
-template <class T>
-T __shfl_down_sync(unsigned mask, T v, unsigned by, int width = 32) {
-    const unsigned me = ::cuda_double::lane(), to = me + by;
-    return ::cuda_double::shuffle_from(mask, v,
-                                       (me & ~(unsigned)(width - 1)) == (to & ~(unsigned)(width - 1)) ? to : me);
 }
 template <class T>
 T __shfl_up_sync(unsigned mask, T v, unsigned by, int width = 32) {
@@ -176,10 +167,6 @@ static inline int __any_sync(unsigned mask, int p) {
 static inline int __all_sync(unsigned mask, int p) {
     return __ballot_sync(mask, !p) == 0;
 }
-static inline unsigned __reduce_add_sync(unsigned mask, unsigned v) {
-    for (int i = 16; i; i >>= 1) v += __shfl_xor_sync(mask, v, i);
-    return v;
-}
 
 static inline unsigned __reduce_max_sync(unsigned mask, unsigned v) {
     for (int i = 16; i; i >>= 1) {
@@ -197,10 +184,6 @@ T atomicAdd(T *p, std::common_type_t<T> v) {
     return ::cuda_double::atomic_change(p, [v](T x) { return (T)(x + v); });
 }
 template <class T>
-T atomicMax(T *p, std::common_type_t<T> v) {
-    return ::cuda_double::atomic_change(p, [v](T x) { return x > v ? x : v; });
-}
-template <class T>
 T atomicMin(T *p, std::common_type_t<T> v) {
     return ::cuda_double::atomic_change(p, [v](T x) { return x < v ? x : v; });
 }
@@ -212,16 +195,6 @@ template <class T>
 T atomicCAS(T *p, std::common_type_t<T> expected, std::common_type_t<T> v) {
     return ::cuda_double::atomic_change(p, [expected, v](T x) { return x == expected ? v : x; });
 }
-template <class T>
-T atomicAdd_system(T *p, std::common_type_t<T> v) {
-    return atomicAdd(p, v);
-}
-static inline void __threadfence() {
-    __sync_synchronize();
-}
-static inline void __threadfence_block() {
-    __sync_synchronize();
-}
 static inline void __threadfence_system() {
     __sync_synchronize();
 }
@@ -230,10 +203,6 @@ static inline void __nanosleep(unsigned) {
 }
 
 template <class T>
-T __ldg(const T *p) {
-    return *p;
-}
-template <class T>
 T __ldcs(const T *p) {
     return *p;
 }
@@ -241,23 +210,12 @@ template <class T>
 void __stcs(T *p, T v) {
     *p = v;
 }
-template <class T>
-void __stcg(T *p, T v) {
-    *p = v;
-}
-template <class T>
-T __ldcg(const T *p) {
-    return *p;
-}
 
 static inline int __popc(unsigned v) {
     return __builtin_popcount(v);
 }
 static inline int __ffs(int v) {
     return __builtin_ffs(v);
-}
-static inline int __clz(int v) {
-    return v ? __builtin_clz((unsigned)v) : 32;
 }
 static inline float __uint_as_float(unsigned v) {
     float f;
@@ -283,15 +241,6 @@ static inline float __fdividef(float a, float b) {
 }
 static inline float __frcp_rn(float x) {
     return 1.0f / x;
-}
-static inline float __fmul_rn(float a, float b) {
-    return a * b;
-}
-static inline float __fadd_rn(float a, float b) {
-    return a + b;
-}
-static inline float fdividef(float a, float b) {
-    return a / b;
 }
 template <class T>
 T min(T a, std::common_type_t<T> b) {

@@ -161,30 +161,21 @@ void launch_one(const attention_call &c, cudaStream_t stream) {
                   sizeof(dkv_room<P>), stream, c);
 }
 
-template <class T, int D, int DV>
-void launch(const attention_call &c, cudaStream_t stream) {
-    typedef dkv_shape<T, D, DV> shape;
-    if constexpr (shape::apart) {
-        launch_one<typename shape::math, VALUES>(c, stream);
-        launch_one<typename shape::math, KEYS>(c, stream);
-    } else {
-        launch_one<typename shape::math, KEYS | VALUES>(c, stream);
+struct dkv_kernel {
+    template <class T, int D, int DV>
+    static void launch(const attention_call &c, cudaStream_t stream) {
+        typedef dkv_shape<T, D, DV> shape;
+        if constexpr (shape::apart) {
+            launch_one<typename shape::math, VALUES>(c, stream);
+            launch_one<typename shape::math, KEYS>(c, stream);
+        } else {
+            launch_one<typename shape::math, KEYS | VALUES>(c, stream);
+        }
     }
-}
-
-template <class T>
-void choose(const attention_call &c, cudaStream_t stream) {
-#define TRY(D, DV) \
-    if (c.dim <= D && c.v_dim <= DV) return launch<T, D, DV>(c, stream);
-    ATTENTION_DIMS(TRY)
-#undef TRY
-}
+};
 
 }  // namespace
 
 void attention_run_dkv(const attention_call &c, int32_t dtype, cudaStream_t stream) {
-    if (dtype == MOE_F32)
-        choose<float>(c, stream);
-    else
-        choose<bf16>(c, stream);
+    attention_launch<dkv_kernel>(c, dtype, stream);
 }

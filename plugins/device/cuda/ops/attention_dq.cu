@@ -79,28 +79,19 @@ __global__ void __launch_bounds__(P::THREADS, 1) differentiate_queries(const att
         c.width, block.n, c.dim, c.packs);
 }
 
-template <class T, int D, int DV>
-void launch(const attention_call &c, cudaStream_t stream) {
-    typedef typename dq_shape<T, D, DV>::math P;
-    static_assert(sizeof(dq_room<P>) <= ATTENTION_MOST_SHARED, "a block fits");
-    KERNEL_LARGE_SHARED(differentiate_queries<P>, sizeof(dq_room<P>));
-    KERNEL_LAUNCH(differentiate_queries<P>, attention_blocks(c, c.heads, P::ROWS), P::THREADS, sizeof(dq_room<P>),
-                  stream, c);
-}
-
-template <class T>
-void choose(const attention_call &c, cudaStream_t stream) {
-#define TRY(D, DV) \
-    if (c.dim <= D && c.v_dim <= DV) return launch<T, D, DV>(c, stream);
-    ATTENTION_DIMS(TRY)
-#undef TRY
-}
+struct dq_kernel {
+    template <class T, int D, int DV>
+    static void launch(const attention_call &c, cudaStream_t stream) {
+        typedef typename dq_shape<T, D, DV>::math P;
+        static_assert(sizeof(dq_room<P>) <= ATTENTION_MOST_SHARED, "a block fits");
+        KERNEL_LARGE_SHARED(differentiate_queries<P>, sizeof(dq_room<P>));
+        KERNEL_LAUNCH(differentiate_queries<P>, attention_blocks(c, c.heads, P::ROWS), P::THREADS, sizeof(dq_room<P>),
+                      stream, c);
+    }
+};
 
 }  // namespace
 
 void attention_run_dq(const attention_call &c, int32_t dtype, cudaStream_t stream) {
-    if (dtype == MOE_F32)
-        choose<float>(c, stream);
-    else
-        choose<bf16>(c, stream);
+    attention_launch<dq_kernel>(c, dtype, stream);
 }

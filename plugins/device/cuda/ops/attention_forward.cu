@@ -108,29 +108,20 @@ __global__ void __launch_bounds__(P::THREADS, BLOCKS) attend(const attention_cal
                               c.o_width, block.n, c.v_dim, c.packs);
 }
 
-template <class T, int D, int DV>
-void launch(const attention_call &c, cudaStream_t stream) {
-    typedef typename forward_shape<T, D, DV>::math P;
-    constexpr int BLOCKS = sizeof(T) == 2 ? 2 : 1;
-    static_assert(sizeof(forward_room<P>) * BLOCKS <= ATTENTION_MOST_SHARED, "BLOCKS fit on a multiprocessor");
-    KERNEL_LARGE_SHARED((attend<P, BLOCKS>), sizeof(forward_room<P>));
-    KERNEL_LAUNCH((attend<P, BLOCKS>), attention_blocks(c, c.heads, P::ROWS), P::THREADS, sizeof(forward_room<P>),
-                  stream, c);
-}
-
-template <class T>
-void choose(const attention_call &c, cudaStream_t stream) {
-#define TRY(D, DV) \
-    if (c.dim <= D && c.v_dim <= DV) return launch<T, D, DV>(c, stream);
-    ATTENTION_DIMS(TRY)
-#undef TRY
-}
+struct forward_kernel {
+    template <class T, int D, int DV>
+    static void launch(const attention_call &c, cudaStream_t stream) {
+        typedef typename forward_shape<T, D, DV>::math P;
+        constexpr int BLOCKS = sizeof(T) == 2 ? 2 : 1;
+        static_assert(sizeof(forward_room<P>) * BLOCKS <= ATTENTION_MOST_SHARED, "BLOCKS fit on a multiprocessor");
+        KERNEL_LARGE_SHARED((attend<P, BLOCKS>), sizeof(forward_room<P>));
+        KERNEL_LAUNCH((attend<P, BLOCKS>), attention_blocks(c, c.heads, P::ROWS), P::THREADS, sizeof(forward_room<P>),
+                      stream, c);
+    }
+};
 
 }  // namespace
 
 void attention_run_forward(const attention_call &c, int32_t dtype, cudaStream_t stream) {
-    if (dtype == MOE_F32)
-        choose<float>(c, stream);
-    else
-        choose<bf16>(c, stream);
+    attention_launch<forward_kernel>(c, dtype, stream);
 }

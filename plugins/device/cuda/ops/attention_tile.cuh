@@ -254,4 +254,19 @@ enum { ATTENTION_MOST_SHARED = 227 * 1024 }; /* of a block, sm_90 and sm_100 */
 static inline unsigned attention_blocks(const attention_call &c, int heads, int rows) {
     return (unsigned)((int64_t)c.batch * heads * ((c.seq + rows - 1) / rows));
 }
+/* KERNEL::launch<T, D, DV>(c, stream) of the first widths that hold the call's heads. */
+template <class KERNEL, class T>
+static void attention_launch_width(const attention_call &c, cudaStream_t stream) {
+#define TRY(D, DV) \
+    if (c.dim <= D && c.v_dim <= DV) return KERNEL::template launch<T, D, DV>(c, stream);
+    ATTENTION_DIMS(TRY)
+#undef TRY
+}
+template <class KERNEL>
+static void attention_launch(const attention_call &c, int32_t dtype, cudaStream_t stream) {
+    if (dtype == MOE_F32)
+        attention_launch_width<KERNEL, float>(c, stream);
+    else
+        attention_launch_width<KERNEL, bf16>(c, stream);
+}
 #endif
