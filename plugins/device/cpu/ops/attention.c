@@ -48,25 +48,33 @@ static forward_room carve_forward(const attention_call *c, float *at) {
 }
 
 /* One step of the running softmax: scores become e^(score - m) with the new largest score m; sum follows; keep is what
- * the output so far is to be multiplied with. m, sum, keep: [lanes]. m is never minus infinity, so that a query that
- * has not seen a key yet keeps its sum of 0. */
-static void soften_block(float *restrict scores, int64_t keys, int64_t lanes, int diagonal, float *restrict m,
-                         float *restrict sum, float *restrict keep) {
-    for (int64_t q = 0; q < lanes; q++) keep[q] = m[q];
-    for (int64_t key = 0; key < keys; key++) {
-        const float *s = scores + key * BLOCK;
-        for (int64_t q = attention_first_lane(key, diagonal); q < lanes; q++) m[q] = s[q] > m[q] ? s[q] : m[q];
+ * the output so far is to be multiplied with. m is never minus infinity, so that a query that has not seen a key yet
+ * keeps its sum of 0. Here: VM_LANES queries, whose m and sum stay in registers. */
+static inline void soften_lanes(float *restrict scores, int64_t keys, float *restrict m, float *restrict sum,
+                                float *restrict keep) {
+    vm_vector most = vm_load(m), odd = most;
+    for (int64_t key = 0; key + 1 < keys; key += 2) { /* one largest of even keys, one of odd: half the wait */
+        most = vm_larger(vm_load(scores + key * BLOCK), most);
+        odd = vm_larger(vm_load(scores + (key + 1) * BLOCK), odd);
     }
-    for (int64_t q = 0; q < lanes; q++) {
-        keep[q] = vm_exp(keep[q] - m[q]);
-        sum[q] *= keep[q];
-    }
+    if (keys % 2) most = vm_larger(vm_load(scores + (keys - 1) * BLOCK), most);
+    most = vm_larger(odd, most);
+    for (int64_t lane = 0; lane < VM_LANES; lane++) keep[lane] = vm_exp_negative(m[lane] - most[lane]);
+    vm_store(m, most);
+    vm_vector total = vm_load(sum) * vm_load(keep);
     for (int64_t key = 0; key < keys; key++) {
-        float *s = scores + key * BLOCK;
-        for (int64_t q = attention_first_lane(key, diagonal); q < lanes; q++) {
-            s[q] = vm_exp(s[q] - m[q]);
-            sum[q] += s[q];
-        }
+        float *restrict s = scores + key * BLOCK;
+        for (int64_t lane = 0; lane < VM_LANES; lane++) s[lane] = vm_exp_negative(s[lane] - m[lane]);
+        total += vm_load(s);
+    }
+    vm_store(sum, total);
+}
+
+/* The same for all queries of a block. m, sum, keep: [lanes]. */
+static void soften_block(float *scores, int64_t keys, int64_t lanes, int diagonal, float *m, float *sum, float *keep) {
+    for (int64_t q = 0; q < lanes; q += VM_LANES) {
+        int64_t seen = diagonal ? cpu_min(keys, q - q % TILE_N + TILE_N) : keys;
+        soften_lanes(scores + q, seen, m + q, sum + q, keep + q);
     }
 }
 

@@ -43,7 +43,7 @@ static void differentiate_block(const backward_room *r, int64_t keys, int64_t la
     for (int64_t key = 0; key < keys; key++) {
         float *restrict p = r->p + key * BLOCK, *restrict ds = r->ds + key * BLOCK;
         for (int64_t q = attention_first_lane(key, diagonal); q < lanes; q++) {
-            p[q] = vm_exp(p[q] - lse[q]);
+            p[q] = vm_exp_negative(p[q] - lse[q]); /* the very scores of forward: none exceeds their lse */
             ds[q] = p[q] * (ds[q] - dot[q]);
         }
     }

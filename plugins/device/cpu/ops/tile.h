@@ -60,16 +60,26 @@ static inline void tile_product(int64_t m, int64_t n, int64_t k, const float *a,
             tile_block(1, k, a + i * a_row, a_row, a_step, b + j, b_row, c + i * c_row + j, c_row, add);
 }
 
+/* Four rows of four: columns become rows. Compilers find no good way from scalar code. */
+typedef float tile_four __attribute__((vector_size(16), aligned(4), may_alias));
+static inline __attribute__((always_inline)) void tile_transpose_four(const float *restrict from, int64_t from_row,
+                                                                      float *restrict to, int64_t to_row) {
+    const tile_four a = *(const tile_four *)from, b = *(const tile_four *)(from + from_row),
+                    c = *(const tile_four *)(from + 2 * from_row), d = *(const tile_four *)(from + 3 * from_row);
+    const tile_four ab = __builtin_shufflevector(a, b, 0, 4, 1, 5), cd = __builtin_shufflevector(c, d, 0, 4, 1, 5),
+                    ab2 = __builtin_shufflevector(a, b, 2, 6, 3, 7), cd2 = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+    *(tile_four *)to = __builtin_shufflevector(ab, cd, 0, 1, 4, 5);
+    *(tile_four *)(to + to_row) = __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+    *(tile_four *)(to + 2 * to_row) = __builtin_shufflevector(ab2, cd2, 0, 1, 4, 5);
+    *(tile_four *)(to + 3 * to_row) = __builtin_shufflevector(ab2, cd2, 2, 3, 6, 7);
+}
+
 /* to [columns, to_row] = transpose of from [rows, from_row]; rows and columns multiples of 4. */
 static inline void tile_transpose(const float *restrict from, int64_t from_row, int64_t rows, int64_t columns,
                                   float *restrict to, int64_t to_row) {
     for (int64_t r = 0; r < rows; r += 4)
-        for (int64_t j = 0; j < columns; j += 4) {
-            const float *f = from + r * from_row + j;
-            float *t = to + j * to_row + r;
-            for (int64_t x = 0; x < 4; x++)
-                for (int64_t y = 0; y < 4; y++) t[x * to_row + y] = f[y * from_row + x];
-        }
+        for (int64_t j = 0; j < columns; j += 4)
+            tile_transpose_four(from + r * from_row + j, from_row, to + j * to_row + r, to_row);
 }
 
 /* to [padded, d_padded] = scale * elements [column, column + d) of rows [row, row + n) of an act tensor; zero around.
