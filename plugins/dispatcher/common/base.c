@@ -14,16 +14,16 @@ typedef struct worst {
     int64_t tokens, choices, groups, align, min_rows; /* choices: of all tokens together */
 } worst;
 
-/* Rows where `full` experts have more than min_rows and share all choices, and the others have min_rows. */
+/* Rows where `full` experts have more than min_rows and share all choices, and the others have min_rows. An expert
+ * without a choice pads nothing, and what all have together is a multiple of the alignment. */
 static int rows_of(const worst *w, int64_t full, int64_t *out) {
     int64_t pad, most, least;
-    if (__builtin_mul_overflow(full, w->align - 1, &pad) || __builtin_add_overflow(w->choices, pad, out) ||
-        ceil_to(*out, w->align, out) || ceil_to(w->min_rows, w->align, &least) ||
+    if (__builtin_mul_overflow(disp_min(full, w->choices), w->align - 1, &pad) ||
+        __builtin_add_overflow(w->choices, pad, out) || ceil_to(w->min_rows, w->align, &least) ||
         __builtin_mul_overflow(w->groups - full, least, &least))
         return 1;
-    if (w->min_rows > 0 && !ceil_to(w->tokens, w->align, &most) && !__builtin_mul_overflow(most, full, &most) &&
-        most < *out)
-        *out = most;
+    *out -= *out % w->align;
+    if (!ceil_to(w->tokens, w->align, &most) && !__builtin_mul_overflow(most, full, &most) && most < *out) *out = most;
     return __builtin_add_overflow(*out, least, out);
 }
 

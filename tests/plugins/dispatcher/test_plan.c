@@ -139,13 +139,41 @@ START_TEST(the_last_rows_of_the_order_are_dropped) {
 }
 END_TEST
 
+/* Sizes of a search over every way to share `left` choices among the experts that are left, none more than `most`. */
+typedef struct search {
+    int64_t align, least;
+} search;
+static int64_t most_rows(const search *s, int64_t groups, int64_t left, int64_t most) {
+    int64_t best = INT64_MIN;
+    if (groups == 0) return left == 0 ? 0 : INT64_MIN;
+    for (int64_t own = 0; own <= most && own <= left; own++) {
+        int64_t rest = most_rows(s, groups - 1, left - own, own), rows = own > s->least ? own : s->least;
+        if (rest < 0) continue;
+        rows = (rows + s->align - 1) / s->align * s->align + rest;
+        if (rows > best) best = rows;
+    }
+    return best;
+}
+
+START_TEST(worst_rows_are_the_most_that_any_routing_gives) {
+    static const int64_t aligns[] = {1, 2, 3, 4, 8}, least[] = {0, 1, 2, 5};
+    for (int64_t i = 0; i < 7 * 4 * 4 * 5 * 4; i++) {
+        const int64_t tokens = i % 7, groups = i / 7 % 4 + 1, choices = i / 28 % 4 + 1;
+        const search s = {aligns[i / 112 % 5], least[i / 560]};
+        int64_t rows, used = choices < groups ? choices : groups;
+        ck_assert(!disp_worst_rows(tokens, choices, groups, s.align, s.least, &rows));
+        ck_assert_int_eq(rows, most_rows(&s, groups, tokens * used, tokens));
+    }
+}
+END_TEST
+
 START_TEST(worst_rows_follow_the_formula_and_refuse_what_does_not_fit) {
     static const struct {
         int64_t tokens, choices, groups, align, least, rows;
     } cases[] = {
-        {10, 2, 4, 1, 0, 20},   {10, 2, 1, 1, 0, 10}, {40, 8, 4, 1, 0, 160}, {40, 8, 4, 16, 0, 224},
-        {10, 2, 4, 1, 10, 40},  {10, 2, 4, 8, 3, 56}, {0, 2, 4, 16, 1, 64},  {1 << 20, 8, 256, 128, 0, 8421120},
-        {64, 2, 8, 1, 40, 368}, {0, 1, 1, 1, 0, 0}};
+        {10, 2, 4, 1, 0, 20},   {10, 2, 1, 1, 0, 10}, {40, 8, 4, 1, 0, 160},  {40, 8, 4, 16, 0, 192},
+        {10, 2, 4, 1, 10, 40},  {10, 2, 4, 8, 3, 48}, {0, 2, 4, 16, 1, 64},   {1 << 20, 8, 256, 128, 0, 8421120},
+        {64, 2, 8, 1, 40, 368}, {0, 1, 1, 1, 0, 0},   {1, 4, 32, 128, 0, 512}};
     int64_t rows;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         ck_assert(!disp_worst_rows(cases[i].tokens, cases[i].choices, cases[i].groups, cases[i].align, cases[i].least,
@@ -164,6 +192,7 @@ int main(void) {
     TCase *t = tcase_create("all");
     tcase_add_test(t, C038_rows_beyond_32_bits);
     tcase_add_test(t, the_last_rows_of_the_order_are_dropped);
+    tcase_add_test(t, worst_rows_are_the_most_that_any_routing_gives);
     tcase_add_test(t, worst_rows_follow_the_formula_and_refuse_what_does_not_fit);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
