@@ -97,6 +97,25 @@ void launch_close(launch *l) {
     free(l);
 }
 
+/* A world without a rank is left over from something else. */
+uint32_t launch_started(const char **variable) {
+    static const struct {
+        const char *rank, *world;
+    } launchers[] = {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+                     {"RANK", "WORLD_SIZE"},
+                     {"PMI_RANK", "PMI_SIZE"},
+                     {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}};
+    *variable = NULL;
+    for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++) {
+        const char *rank = getenv(launchers[i].rank), *world = getenv(launchers[i].world);
+        const unsigned long n = rank && rank[0] && world ? strtoul(world, NULL, 10) : 0;
+        if (n < 2 || n > UINT32_MAX) continue;
+        *variable = launchers[i].world;
+        return (uint32_t)n;
+    }
+    return 1;
+}
+
 uint32_t launch_rank(const launch *l) {
     return l->rank;
 }

@@ -13,6 +13,9 @@ typedef struct launch launch;
 /* [main, collective] Asks a comm with MOE_LAUNCH_PROCESSES who this is, and makes the host's instance. */
 moe_status launch_open(const part_ref *comm, launch **out, moe_err *err);
 void launch_close(launch *l); /* [main] NULL is nothing */
+/* How many processes a launcher says that it has started, by its environment, whatever comm is chosen; 1 without one.
+ * *variable: where that is written, static; NULL without one. A number that cannot be read is no launcher's. */
+uint32_t launch_started(const char **variable);
 uint32_t launch_rank(const launch *l);
 uint32_t launch_world(const launch *l);
 /* For set-up outside of launch_run; lives as long as l. */

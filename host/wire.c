@@ -223,6 +223,18 @@ static int wire_parts(session *s, recipe *r, loader *l, err_list *errs) {
 }
 
 /* ---- ranks ---- */
+/* Several processes of which each takes itself for the whole run would write over each other's files. */
+static int refuse_apart(const session *s, const recipe *r, uint32_t world, err_list *errs) {
+    const char *variable, *id = s->parts.comm.desc->id;
+    const uint32_t started = launch_started(&variable);
+    if (started == 1 || world > 1) return 0;
+    err_list_add(errs,
+                 "%s: a launcher has started %u processes (%s), but comm/%s makes a run of its own of each: choose "
+                 "comm.plugin = mpi (mpirun) or nccl (GPUs), or unset %s",
+                 recipe_plugin_of(r, "comm")->where, started, variable, id, variable);
+    return EXIT_CODE_USAGE;
+}
+
 /* The number of ranks is the launcher's; the recipe may say the same. */
 static int note_world(session *s, recipe *r, const wire_options *o, err_list *errs) {
     const recipe_value *v = recipe_get(r, "comm", "ranks");
@@ -232,6 +244,8 @@ static int note_world(session *s, recipe *r, const wire_options *o, err_list *er
         return EXIT_CODE_USAGE;
     }
     if (o->alone) return 0;
+    const int apart = refuse_apart(s, r, s->ranks, errs);
+    if (apart) return apart;
     if (v->from != RECIPE_DEFAULT && v->v.i != s->ranks) {
         err_list_add(errs, "%s: ranks = %lld, but the launcher of comm/%s has started %u process%s", v->where,
                      (long long)v->v.i, s->parts.comm.desc->id, s->ranks, s->ranks == 1 ? "" : "es");
@@ -269,6 +283,8 @@ static int wire_ranks(session *s, recipe *r, const wire_options *o, int worst, e
     const moe_comm_v0 *comm = s->parts.comm.table;
     if (comm && comm->launch == MOE_LAUNCH_PROCESSES) return meet_processes(s, r, o, worst, errs);
     s->ranks = (uint32_t)recipe_int(r, "comm", "ranks");
+    const int apart = comm && !o->alone ? refuse_apart(s, r, 1, errs) : 0;
+    if (apart > worst) worst = apart;
     if (s->ranks <= MAX_THREAD_RANKS) return worst;
     err_list_add(errs, "%s: ranks are threads of this process, at most %d", recipe_get(r, "comm", "ranks")->where,
                  MAX_THREAD_RANKS);
@@ -459,6 +475,7 @@ static int wire_session(session *s, recipe *r, loader *l, uint32_t programs, con
     s->memory->n = n;
     int code = wire_parts(s, r, l, errs), next;
     code = wire_ranks(s, r, o, code, errs);
+    if (!s->ranks) return code; /* the ranks have not met */
     if ((next = wire_mesh(s, r, o, errs)) > code) code = next;
     if (s->trainer.model.experts && s->parts.device.desc)
         if ((next = wire_dispatcher(s, r, l, o, code, errs)) > code) code = next;

@@ -40,9 +40,10 @@ moe_status trainer_run(trainer *t, int which, moe_err *err) {
     const int64_t *fault = t->staging.fault;
     moe_status status = program_run(&t->programs[which], err);
     if (status) return status;
-    if (p->faults.n && fault[0]) return own_fault(t, p, err);
-    if (p->faults.n && fault[4]) return others_fault(t, err);
-    /* an asynchronous call that was ended has returned long ago */
+    /* An asynchronous call that was ended has returned long ago: what came out of this run is then no one's fault. */
     int late = t->parts->cfg.world > 1 && parts_async(t->parts, &t->parts->cfg.comm);
-    return late ? t->parts->comm->poll(t->parts->comm_self, err) : MOE_OK;
+    if (late) status = t->parts->comm->poll(t->parts->comm_self, err);
+    if (status) return status;
+    if (p->faults.n && fault[0]) return own_fault(t, p, err);
+    return p->faults.n && fault[4] ? others_fault(t, err) : MOE_OK;
 }

@@ -123,7 +123,15 @@ for words in "device/$device .*device $device," "router/topk .*device $device," 
     grep -q "^$words" out.txt || { cat out.txt >&2; fail "plugins lacks '$words'"; }
 done
 
-[ "$device" = late ] || { echo "all held"; exit 0; }
+if [ "$device" = cuda ]; then
+    echo "- a rank that no other joins says so, once"
+    expect 4 env RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=9 "$moehost" run tiny.ini --out apart \
+        --set comm.plugin=nccl --set comm.timeout_s=1 --set parallel.dp=2
+    refused '--set comm.plugin=nccl: comm/nccl: ' 'rank 1 did not reach rank 0 at 127.0.0.1'
+    [ ! -d apart ] || fail "a refused run has left a folder"
+    echo "all held"
+    exit 0
+fi
 echo "- a call on the device that takes too long ends all ranks with 4, one line, and the checkpoint as it was"
 # shellcheck disable=SC2086 # words
 expect 0 "$moehost" run tiny.ini --out slow $two --steps 3

@@ -48,6 +48,14 @@ expect 2 processes 2 "$moehost" generate tiny.ini --prompt x $mpi
 expect 2 "$moehost" run tiny.ini --out never --set comm.plugin=mpi --set comm.ranks=2
 [ ! -e never ] || fail "a refused run has a directory"
 
+echo "- processes that a launcher has started are one run, or none"
+expect 2 processes 2 "$moehost" run tiny.ini --out never
+grep -q 'a launcher has started 2 processes (OMPI_COMM_WORLD_SIZE), but comm/threads' err.txt || { cat err.txt >&2; fail "two runs in one directory"; }
+expect 2 env RANK=0 WORLD_SIZE=3 LOCAL_RANK=0 "$moehost" run tiny.ini --out never --set comm.plugin=mpi
+[ "$(grep -c 'a launcher has started 3 processes (WORLD_SIZE), but comm/mpi' err.txt)" = 1 ] || { cat err.txt >&2; fail "mpi alone under torchrun"; }
+expect 0 env WORLD_SIZE=3 "$moehost" check tiny.ini
+[ ! -e never ] || fail "a refused run has a directory"
+
 echo "- a plugin that fails on rank 1 in step 3 ends all with its words, and the checkpoint before stays"
 sed '/^\[router\]/,/^aux_coef/d; s/^eval_every.*/eval_every = 100/; s/^every.*/every = 2/' tiny.ini >plain.ini
 start=$(date +%s)
