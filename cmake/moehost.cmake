@@ -1,6 +1,7 @@
 # The three things that folders declare: code of ours with our warnings, a plugin, a test.
 
-set(MOE_WARNINGS -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes)
+set(MOE_WARNINGS -Wall -Wextra -Wshadow -Wconversion
+  $<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes> $<$<COMPILE_LANGUAGE:C>:-Wmissing-prototypes>)
 if(MOE_WERROR)
   list(APPEND MOE_WARNINGS -Werror)
 endif()

@@ -196,7 +196,7 @@ void trainer_abort(trainer *t, const char *reason) {
 
 trainer_memory trainer_memory_of(trainer *t) {
     moe_err ignored = {.size = sizeof ignored};
-    if (t->lazy) t->parts->device->info(t->parts->device_self, &t->parts->device_info, &ignored);
+    t->parts->device->info(t->parts->device_self, &t->parts->device_info, &ignored);
     trainer_memory m = {.params = params_bytes(&t->model->params, arenas_of(&t->cfg)),
                         .arena = t->arena_bytes,
                         .device_own = t->parts->device_info.own_memory,

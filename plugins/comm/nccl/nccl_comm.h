@@ -2,7 +2,7 @@
  * plugins over it. environment.c: who this process is, as its launcher tells it. net.c, meet.c: sockets between
  * processes; hub.c: the same for threads. instance.c: life, errors, abort. group.c: communicators, and the waiting for
  * them. split.c: how groups come to be. call.c: one call from beginning to end, and what waits. collectives.c,
- * exchange.c, window.c (with lsa.cu): the calls of the table.
+ * exchange.c, window.c (with lsa.cpp): the calls of the table.
  *
  * A communicator is non-blocking, and touched only under its group's lock, so that an abort from another thread may
  * take it away at any time. Nobody keeps that lock while waiting. */

@@ -2,10 +2,13 @@
  * for some microseconds before it sleeps. See hub.h. */
 #include "hub.h"
 
+#include <limits.h>
+#include <linux/futex.h>
 #include <moe/options.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { BROKEN = 1, ARRIVED_ONE = 2, ROUND_SHIFT = 16 };
@@ -30,19 +33,32 @@ void hub_release(hub *h) {
     free(h);
 }
 
+/* ---- sleep ---- */
+void hub_sleep(_Atomic uint32_t *word, uint32_t seen) {
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+}
+
+static void wake_all(_Atomic uint32_t *word) {
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+static void ring(group *g) {
+    atomic_fetch_add(&g->bell, 1);
+    wake_all(&g->bell);
+}
+
+void mailbox_ring(mailbox *b) {
+    atomic_fetch_add(&b->news, 1);
+    if (atomic_load(&b->sleeps)) wake_all(&b->news); /* it says that it sleeps first, then looks at news */
+}
+
+/* ---- life ---- */
 /* Nobody who waits, or comes, passes group_meet from now on; who sleeps over messages looks around. */
 static void group_break(group *g) {
     atomic_fetch_or(&g->state, BROKEN);
-    pthread_mutex_lock(&g->lock);
-    pthread_cond_broadcast(&g->wake);
-    pthread_mutex_unlock(&g->lock);
+    ring(g);
     atomic_fetch_add(&g->breaks, 1);
-    for (uint32_t i = 0; i < g->n && atomic_load(&g->dozes); i++) {
-        mailbox *b = &g->boxes[i];
-        pthread_mutex_lock(&b->lock);
-        pthread_cond_broadcast(&b->wake);
-        pthread_mutex_unlock(&b->lock);
-    }
+    for (uint32_t i = 0; i < g->n; i++) mailbox_ring(&g->boxes[i]);
 }
 
 void hub_abort(hub *h, const char *reason) {
@@ -62,10 +78,7 @@ moe_status hub_poll(hub *h, moe_err *err) {
 
 static void group_free(group *g) {
     if (!g) return;
-    for (uint32_t i = 0; g->boxes && i < g->n; i++) {
-        pthread_cond_destroy(&g->boxes[i].wake);
-        pthread_mutex_destroy(&g->boxes[i].lock);
-    }
+    for (uint32_t i = 0; g->boxes && i < g->n; i++) pthread_mutex_destroy(&g->boxes[i].lock);
     free(g->boxes);
     free(g->ranks);
     for (int i = 0; i < 2; i++) {
@@ -73,8 +86,6 @@ static void group_free(group *g) {
         free(g->ins[i]);
         free(g->outs[i]);
     }
-    pthread_cond_destroy(&g->wake);
-    pthread_mutex_destroy(&g->lock);
     free(g);
 }
 
@@ -114,10 +125,7 @@ static int group_fill(group *g, const uint32_t *ranks, uint32_t n) {
         ok = ok && g->posts[i] && g->ins[i] && g->outs[i];
     }
     g->boxes = zeroed(n, sizeof(mailbox));
-    for (uint32_t i = 0; g->boxes && i < n; i++) {
-        pthread_mutex_init(&g->boxes[i].lock, NULL);
-        pthread_cond_init(&g->boxes[i].wake, NULL);
-    }
+    for (uint32_t i = 0; g->boxes && i < n; i++) pthread_mutex_init(&g->boxes[i].lock, NULL);
     if (!ok || !g->boxes) return 0;
     memcpy(g->ranks, ranks, n * sizeof *ranks);
     return 1;
@@ -126,8 +134,6 @@ static int group_fill(group *g, const uint32_t *ranks, uint32_t n) {
 group *group_new(hub *h, const char *name, const uint32_t *ranks, uint32_t n) {
     group *g = zeroed(1, sizeof *g);
     if (!g) return NULL;
-    pthread_mutex_init(&g->lock, NULL);
-    pthread_cond_init(&g->wake, NULL);
     atomic_init(&g->refs, n);
     g->hub = h;
     g->n = n;
@@ -166,11 +172,13 @@ static void wait_round(group *g, uint64_t round, int may_break) {
         if (!still_waits(g, round, may_break)) return;
         hub_relax();
     }
-    pthread_mutex_lock(&g->lock);
     atomic_fetch_add(&g->sleepers, 1);
-    while (still_waits(g, round, may_break)) pthread_cond_wait(&g->wake, &g->lock);
+    for (;;) {
+        const uint32_t bell = atomic_load(&g->bell);
+        if (!still_waits(g, round, may_break)) break;
+        hub_sleep(&g->bell, bell);
+    }
     atomic_fetch_sub(&g->sleepers, 1);
-    pthread_mutex_unlock(&g->lock);
 }
 
 /* 1: the round is complete. 0: broken before its last member arrived. */
@@ -187,11 +195,7 @@ static int arrive(group *g, int may_break) {
         return atomic_load(&g->state) >> ROUND_SHIFT != round;
     }
     /* Whoever goes to sleep first counts itself, then looks at state: one of the two sees the other. */
-    if (atomic_load(&g->sleepers)) {
-        pthread_mutex_lock(&g->lock);
-        pthread_cond_broadcast(&g->wake);
-        pthread_mutex_unlock(&g->lock);
-    }
+    if (atomic_load(&g->sleepers)) ring(g);
     return 1;
 }
 

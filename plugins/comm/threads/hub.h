@@ -41,9 +41,8 @@ typedef struct message {
 /* Of one member: messages to it that wait for the other half. */
 typedef struct mailbox {
     pthread_mutex_t lock;
-    pthread_cond_t wake;
     message *first[2], *last[2]; /* [receives] in the order of posting */
-    _Atomic uint32_t news;       /* counts what others did to this member's messages */
+    _Atomic uint32_t news;       /* counts what others did to this member's messages, which sleeps on it */
     _Atomic uint32_t sleeps, left;
 } __attribute__((aligned(CACHE_LINE))) mailbox;
 
@@ -53,10 +52,9 @@ struct hub;
 typedef struct group {
     _Atomic uint64_t state __attribute__((aligned(CACHE_LINE)));
     _Atomic uint32_t sleepers __attribute__((aligned(CACHE_LINE)));
-    pthread_mutex_t lock; /* for sleeping only */
-    pthread_cond_t wake;
-    _Atomic uint32_t refs, left;    /* left: 1 + the first rank that destroyed its handle */
-    _Atomic uint32_t breaks, dozes; /* aborts and leavings so far; members that sleep over messages */
+    _Atomic uint32_t bell;       /* what sleepers sleep on: counts the times that they were woken */
+    _Atomic uint32_t refs, left; /* left: 1 + the first rank that destroyed its handle */
+    _Atomic uint32_t breaks;     /* aborts and leavings so far */
     struct hub *hub;
     struct group *next, *before; /* hub's list */
     uint32_t n, reserved;
@@ -96,6 +94,12 @@ moe_status group_meet(group *g, moe_err *err);
 /* The same for the end of a call whose members all passed group_meet: does not break, since members still touch each
  * other's buffers, and all are on their way. */
 void group_part(group *g);
+
+/* Something has happened that the member with this box waits for. */
+void mailbox_ring(mailbox *b);
+/* Sleeps while *word == seen; may return early. Linux futex(2): a condition variable would hand each sleeper a lock
+ * that the one before it has to let go first. */
+void hub_sleep(_Atomic uint32_t *word, uint32_t seen);
 
 /* One turn of a loop that waits for another thread. */
 static inline void hub_relax(void) {

@@ -22,15 +22,6 @@ static uint32_t other_of(const message *x) {
     return x->receives ? x->from : x->to;
 }
 
-/* Something has happened to messages of the owner. */
-static void ring(mailbox *owner) {
-    atomic_fetch_add(&owner->news, 1);
-    if (!atomic_load(&owner->sleeps)) return; /* it counts itself first, then looks at news */
-    pthread_mutex_lock(&owner->lock);
-    pthread_cond_broadcast(&owner->wake);
-    pthread_mutex_unlock(&owner->lock);
-}
-
 /* ---- boxes; under their lock ---- */
 
 /* Takes x out of its list, which it is in. */
@@ -65,7 +56,7 @@ static void carry(group *g, message *x) {
     if (send->bytes) memcpy(receive->buf, send->buf, send->bytes);
     set_state(x, MESSAGE_DONE);
     set_state(y, MESSAGE_DONE);
-    ring(&g->boxes[other_of(x)]);
+    mailbox_ring(&g->boxes[other_of(x)]);
 }
 
 static void fail_pair(group *g, message *x) {
@@ -78,7 +69,7 @@ static void fail_pair(group *g, message *x) {
     hub_abort(g->hub, text); /* first, so that the other finds the reason */
     set_state(x, MESSAGE_FAILED);
     set_state(y, MESSAGE_FAILED);
-    ring(&g->boxes[other_of(x)]);
+    mailbox_ring(&g->boxes[other_of(x)]);
 }
 
 /* Puts x in the box of its destination, or makes a pair with what waits there. */
@@ -97,7 +88,7 @@ static void post_message(group *g, message *x) {
     } else
         append(b, x);
     pthread_mutex_unlock(&b->lock);
-    if (next == MESSAGE_MATCHED) ring(&g->boxes[other_of(x)]);
+    if (next == MESSAGE_MATCHED) mailbox_ring(&g->boxes[other_of(x)]);
     if (next != MESSAGE_COPIED_NOW) return;
     if (x->bytes == y->bytes)
         carry(g, x);
@@ -162,13 +153,9 @@ static void await(const member *m, uint32_t news, uint32_t breaks) {
         if (atomic_load(&b->news) != news || atomic_load(&g->breaks) != breaks) return;
         hub_relax();
     }
-    pthread_mutex_lock(&b->lock);
-    atomic_fetch_add(&g->dozes, 1);
     atomic_store(&b->sleeps, 1);
-    while (atomic_load(&b->news) == news && atomic_load(&g->breaks) == breaks) pthread_cond_wait(&b->wake, &b->lock);
+    while (atomic_load(&b->news) == news && atomic_load(&g->breaks) == breaks) hub_sleep(&b->news, news);
     atomic_store(&b->sleeps, 0);
-    atomic_fetch_sub(&g->dozes, 1);
-    pthread_mutex_unlock(&b->lock);
 }
 
 static moe_status finish(member *m, moe_err *err) {

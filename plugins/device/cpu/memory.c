@@ -1,5 +1,5 @@
-/* Memory of the CPU device: anonymous pages, all touched when they are made, so that no step pays for a page fault.
- * Large blocks begin on huge-page borders and ask for huge pages. */
+/* Memory of the CPU device: anonymous pages, all touched when they are made, so that no step pays for a page fault;
+ * what is reserved comes with its first use. Large blocks begin on huge-page borders and ask for huge pages. */
 #include <errno.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -25,9 +25,9 @@ static uint64_t mapped_bytes(uint64_t bytes) {
 }
 
 /* Pages from `at` on, begun on a huge-page border where they are large. NULL: none. */
-static char *map_aligned(uint64_t size) {
+static char *map_aligned(uint64_t size, int flags) {
     uint64_t extra = size >= HUGE_PAGE ? HUGE_PAGE : 0;
-    char *p = mmap(NULL, size + extra, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *p = mmap(NULL, size + extra, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
     if (p == MAP_FAILED) return NULL;
     if (!extra) return p;
     uint64_t lead = (HUGE_PAGE - (uintptr_t)p % HUGE_PAGE) % HUGE_PAGE;
@@ -41,7 +41,7 @@ moe_status cpu_map(uint64_t bytes, const char *what, void **out, moe_err *err) {
     if (size == 0 || size > total)
         return moe_fail(err, MOE_E_NOMEM, "device/cpu: %s: %llu bytes, the machine has %llu", what,
                         (unsigned long long)bytes, (unsigned long long)total);
-    char *p = map_aligned(size);
+    char *p = map_aligned(size, 0);
     if (!p)
         return moe_fail(err, MOE_E_NOMEM, "device/cpu: %s: %llu bytes: %s", what, (unsigned long long)bytes,
                         strerror(errno));
@@ -58,13 +58,13 @@ moe_status cpu_map(uint64_t bytes, const char *what, void **out, moe_err *err) {
     return MOE_OK;
 }
 
-moe_status cpu_reserve(uint64_t bytes, void **out, moe_err *err) {
+moe_status cpu_reserve(uint64_t bytes, int in_huge_pages, void **out, moe_err *err) {
     uint64_t size = mapped_bytes(bytes);
-    void *p = size ? mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
-                   : MAP_FAILED;
-    if (p == MAP_FAILED)
+    void *p = size ? map_aligned(size, MAP_NORESERVE) : NULL;
+    if (!p)
         return moe_fail(err, MOE_E_NOMEM, "device/cpu: %llu bytes of addresses: %s", (unsigned long long)bytes,
                         size ? strerror(errno) : "no such size");
+    if (in_huge_pages) madvise(p, size, MADV_HUGEPAGE); /* a hint: nothing depends on it */
     *out = p;
     return MOE_OK;
 }

@@ -4,19 +4,48 @@
 
 #include "runtime.h"
 
+/* ---- memory that comes when it is used ---- */
+static moe_status reserve(cpu_device *dev, uint64_t bytes, int scratch, void **out, moe_err *err) {
+    cpu_lazy *block = malloc(sizeof *block);
+    moe_status s =
+        block ? cpu_reserve(bytes, scratch, out, err) : moe_fail(err, MOE_E_NOMEM, "device/cpu: out of memory");
+    if (s != MOE_OK) {
+        free(block);
+        return s;
+    }
+    *block = (cpu_lazy){*out, bytes, scratch, dev->lazy};
+    dev->lazy = block;
+    return MOE_OK;
+}
+
+static void release(cpu_device *dev, void *ptr, uint64_t bytes) {
+    for (cpu_lazy **at = &dev->lazy; ptr && *at; at = &(*at)->next) {
+        cpu_lazy *block = *at;
+        if (block->ptr != ptr) continue;
+        *at = block->next;
+        free(block);
+        break;
+    }
+    cpu_unmap(ptr, bytes);
+}
+
+/* What has come, and of scratch at least what the threads that compute are going to use. */
+static uint64_t lazy_bytes(const cpu_device *dev) {
+    uint64_t there[2] = {0}, scratch = dev->settings.threads * CPU_SCRATCH_BYTES; /* there: of rows, of scratch */
+    for (const cpu_lazy *l = dev->lazy; l; l = l->next) there[l->scratch] += cpu_resident(l->ptr, l->bytes);
+    return there[0] + (there[1] > scratch ? there[1] : scratch);
+}
+
 moe_status cpu_worker_start(cpu_device *dev, cpu_worker *w, uint32_t index, moe_err *err) {
     void *scratch = NULL;
-    moe_status s = cpu_map(CPU_SCRATCH_BYTES, "scratch of a worker", &scratch, err);
+    moe_status s = reserve(dev, CPU_SCRATCH_BYTES, 1, &scratch, err);
     if (s != MOE_OK) return s;
     *w = (cpu_worker){.scratch = scratch, .scratch_bytes = CPU_SCRATCH_BYTES, .index = index};
-    atomic_fetch_add(&dev->own_memory, CPU_SCRATCH_BYTES);
     return MOE_OK;
 }
 
 void cpu_worker_stop(cpu_device *dev, cpu_worker *w) {
-    if (!w->scratch) return;
-    cpu_unmap(w->scratch, w->scratch_bytes);
-    atomic_fetch_sub(&dev->own_memory, CPU_SCRATCH_BYTES);
+    release(dev, w->scratch, w->scratch_bytes);
     w->scratch = NULL;
 }
 
@@ -101,37 +130,22 @@ static moe_status device_info(void *self, moe_device_info *info, moe_err *err) {
     info->memory_total = cpu_memory_total();
     info->alignment = 64;
     info->own_memory = atomic_load(&dev->own_memory) + sizeof *dev + PRODUCT_BYTES +
-                       (uint64_t)PRODUCT_BYTES_THREAD * dev->settings.threads;
-    for (const cpu_lazy *l = dev->lazy; l; l = l->next) info->own_memory += cpu_resident(l->ptr, l->bytes);
+                       (uint64_t)PRODUCT_BYTES_THREAD * dev->settings.threads + lazy_bytes(dev);
     snprintf(info->name, sizeof info->name, "%s%s, %u thread%s", names[dev->settings.isa],
              dev->bf16 ? " with BF16 products" : "", dev->settings.threads, dev->settings.threads == 1 ? "" : "s");
     return MOE_OK;
 }
 
 static moe_status device_alloc(void *self, int32_t space, uint64_t bytes, void **out, moe_err *err) {
-    if (space != MOE_SPACE_LAZY) return cpu_map(bytes, "alloc", out, err); /* host and device read the same memory */
-    cpu_device *dev = self;
-    cpu_lazy *block = malloc(sizeof *block);
-    moe_status s = block ? cpu_reserve(bytes, out, err) : moe_fail(err, MOE_E_NOMEM, "device/cpu: out of memory");
-    if (s != MOE_OK) {
-        free(block);
-        return s;
-    }
-    *block = (cpu_lazy){*out, bytes, dev->lazy};
-    dev->lazy = block;
-    return MOE_OK;
+    if (space == MOE_SPACE_LAZY) return reserve(self, bytes, 0, out, err);
+    return cpu_map(bytes, "alloc", out, err); /* host and device read the same memory */
 }
 
 static void device_free(void *self, int32_t space, void *ptr, uint64_t bytes) {
-    cpu_device *dev = self;
-    for (cpu_lazy **at = &dev->lazy; ptr && space == MOE_SPACE_LAZY && *at; at = &(*at)->next) {
-        cpu_lazy *block = *at;
-        if (block->ptr != ptr) continue;
-        *at = block->next;
-        free(block);
-        break;
-    }
-    cpu_unmap(ptr, bytes);
+    if (space == MOE_SPACE_LAZY)
+        release(self, ptr, bytes);
+    else
+        cpu_unmap(ptr, bytes);
 }
 
 /* ---- the descriptor ---- */

@@ -29,7 +29,7 @@ moe_status cpu_settings_read(const moe_device_cfg *cfg, cpu_settings *s, moe_err
 /* [main] Zeroed pages, touched once. what: for the message of MOE_E_NOMEM. */
 moe_status cpu_map(uint64_t bytes, const char *what, void **out, moe_err *err);
 /* [main] Zeroed pages that come when they are first written; only addresses are taken. */
-moe_status cpu_reserve(uint64_t bytes, void **out, moe_err *err);
+moe_status cpu_reserve(uint64_t bytes, int in_huge_pages, void **out, moe_err *err);
 uint64_t cpu_resident(const void *ptr, uint64_t bytes); /* [any] of a reserved block: bytes that have come */
 void cpu_unmap(void *ptr, uint64_t bytes);              /* NULL is nothing; bytes as given to cpu_map or cpu_reserve */
 uint64_t cpu_memory_total(void);                        /* of the machine, or of the control group where that is less */
@@ -111,6 +111,7 @@ void cpu_bf16_stop(cpu_device *dev); /* [main] */
 typedef struct cpu_lazy {
     void *ptr;
     uint64_t bytes;
+    int scratch; /* a worker's, not of MOE_SPACE_LAZY */
     struct cpu_lazy *next;
 } cpu_lazy;
 
@@ -120,13 +121,14 @@ struct cpu_device {
     pthread_key_t key;        /* -> the calling thread's cpu_worker */
     cpu_worker outsider;      /* for an operation called from a thread that is not the device's ([main]) */
     cpu_event *events;        /* all of them */
-    cpu_lazy *lazy;           /* blocks of MOE_SPACE_LAZY */
+    cpu_lazy *lazy;           /* all of them */
     cpu_bf16 *bf16;           /* NULL: converted products */
     atomic_ullong own_memory; /* bytes */
     moe_parallel parallel;
     cpu_pool pool;
 };
-/* Scratch of one worker, counted in own_memory. */
+/* Scratch of one worker. Its pages come with its first use, from the worker's part of the machine: most streams move
+ * rows and never compute. */
 moe_status cpu_worker_start(cpu_device *dev, cpu_worker *w, uint32_t index, moe_err *err);
 void cpu_worker_stop(cpu_device *dev, cpu_worker *w);
 #endif

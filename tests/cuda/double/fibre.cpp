@@ -49,10 +49,11 @@ __asm__(
     ".size double_switch, . - double_switch\n");
 enum { KEPT = 6 }; /* registers that it pushes */
 
+/* No power of two: tops of stacks that lie in few sets of the caches would drive each other out at every switch. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-static const size_t STACK_BYTES = 256 << 10;
+static const size_t STACK_BYTES = (256 << 10) + 19 * 64;
 #else
-static const size_t STACK_BYTES = 64 << 10;
+static const size_t STACK_BYTES = (64 << 10) + 19 * 64;
 #endif
 
 namespace {
@@ -60,16 +61,14 @@ namespace {
 struct fibre {
     void *stack;
     uint3 thread;
-    unsigned id;
-    bool done;
     void *tsan;
 };
 
 struct warp {
     void *mine[32];
-    unsigned arrived; /* lanes that wait in meet_warp */
     unsigned alive;
-    unsigned met[32]; /* meetings that each lane has left behind */
+    unsigned ready;   /* of these: those that do not wait for others of the block */
+    unsigned arrived; /* lanes whose meeting is not complete */
 };
 
 /* One that a kernel declares; malloc'ed a block, so that sanitizers see what is written past its end. */
@@ -157,11 +156,23 @@ DOUBLE_UNSEEN void tsan_switch(void *to) {
 #endif
 }
 
-DOUBLE_UNSEEN fibre &self() {
-    return running->fibres[running->current];
+/* The next fibre after `from` that can go on; it may be `from` itself. */
+DOUBLE_UNSEEN unsigned next_ready(const block *b, unsigned from) {
+    const size_t warps = b->warps.size();
+    size_t at = from / 32;
+    unsigned ready = b->warps[at].ready & (~1u << from % 32);
+    for (size_t seen = 0; !ready; seen++) {
+        if (seen == warps) {
+            fputs("the threads of a block wait for each other for ever\n", stderr);
+            abort();
+        }
+        at = at + 1 == warps ? 0 : at + 1;
+        ready = b->warps[at].ready;
+    }
+    return (unsigned)at * 32 + (unsigned)__builtin_ctz(ready);
 }
 
-/* Goes on with the next fibre that has not ended, or with the block's caller when none is left. */
+/* Goes on with the next fibre that can, or with the block's caller when all have ended. */
 DOUBLE_UNSEEN void next_fibre() {
     block *b = running;
     const unsigned from = b->current;
@@ -170,11 +181,11 @@ DOUBLE_UNSEEN void next_fibre() {
         tsan_switch(b->tsan_home);
         double_switch(&unused, b->home);
     }
-    unsigned to = from;
-    do to = to + 1 == b->n ? 0 : to + 1;
-    while (b->fibres[to].done);
+    const unsigned to = next_ready(b, from);
     if (to == from) return;
     b->current = to;
+    b->at.thread = b->fibres[to].thread;
+    b->at.lane = to % 32;
     tsan_switch(b->fibres[to].tsan);
     double_switch(&b->fibres[from].stack, b->fibres[to].stack);
 }
@@ -184,18 +195,13 @@ DOUBLE_UNSEEN void release_block(block *b) {
     b->counted = b->counting;
     b->counting = 0;
     b->round++;
+    for (warp &w : b->warps) w.ready = w.alive;
 }
 
-DOUBLE_UNSEEN void finish_warp(warp *w, unsigned mask, void (*finish)(void *const lanes[32], unsigned mask)) {
-    void *lanes[32] = {};
-    mask &= w->alive;
-    for (unsigned i = 0; i < 32; i++)
-        if (mask >> i & 1) {
-            lanes[i] = w->mine[i];
-            w->met[i]++;
-        }
-    w->arrived &= ~mask;
-    if (finish) finish(lanes, mask);
+/* This fibre does not go on before others have made it ready. */
+DOUBLE_UNSEEN void wait_for_others(block *b) {
+    b->warps[b->current / 32].ready &= ~(1u << b->current % 32);
+    next_fibre();
 }
 
 DOUBLE_UNSEEN void fibre_main() {
@@ -203,10 +209,10 @@ DOUBLE_UNSEEN void fibre_main() {
     tsan_acquire(b);
     (*b->kernel)();
     tsan_release(b);
-    fibre &f = self();
-    f.done = true;
+    warp *w = &b->warps[b->current / 32];
     b->live--;
-    b->warps[f.id / 32].alive &= ~(1u << f.id % 32);
+    w->alive &= ~(1u << b->current % 32);
+    w->ready = (w->ready | w->arrived) & w->alive; /* a meeting that waited for this one looks again */
     if (b->live && b->arrived == b->live) release_block(b);
     next_fibre();
     abort(); /* an ended fibre is not chosen again */
@@ -235,8 +241,6 @@ DOUBLE_UNSEEN void make_stacks(block *b) {
 DOUBLE_UNSEEN void begin_fibre(block *b, unsigned i) {
     fibre &f = b->fibres[i];
     const dim3 d = b->at.block_dim;
-    f.done = false;
-    f.id = i;
     f.thread = uint3{i % d.x, i / d.x % d.y, i / d.x / d.y};
 #if defined(__SANITIZE_ADDRESS__)
     /* What a fibre leaves at its end it never returns from: its marks around variables would stay. */
@@ -254,10 +258,7 @@ DOUBLE_UNSEEN void begin_fibre(block *b, unsigned i) {
 
 }  // namespace
 
-DOUBLE_UNSEEN const place &here() {
-    running->at.thread = self().thread;
-    return running->at;
-}
+__thread const place *now;
 
 DOUBLE_UNSEEN void *shared(const void *site, size_t bytes) {
     block *b = running;
@@ -286,7 +287,7 @@ DOUBLE_UNSEEN int count_block(int predicate) {
     tsan_release(&b->round);
     b->counting += predicate != 0;
     if (++b->arrived == b->live) release_block(b);
-    while (b->round == round) next_fibre();
+    while (b->round == round) wait_for_others(b);
     tsan_acquire(&b->round);
     return b->counted;
 }
@@ -297,27 +298,24 @@ DOUBLE_UNSEEN void sync_block() {
 
 DOUBLE_UNSEEN void meet_warp(unsigned mask, void *mine, void (*finish)(void *const lanes[32], unsigned mask)) {
     block *b = running;
-    const unsigned at = self().id % 32;
-    warp *w = &b->warps[self().id / 32];
-    const unsigned met = w->met[at];
+    const unsigned me = 1u << b->current % 32;
+    warp *w = &b->warps[b->current / 32];
     tsan_release(w);
-    w->mine[at] = mine;
-    w->arrived |= 1u << at;
-    for (;;) {
-        if (w->met[at] != met) break;
-        if ((w->arrived & mask & w->alive) == (mask & w->alive)) {
-            tsan_acquire(w);
-            finish_warp(w, mask, finish);
-            tsan_release(w);
-            break;
+    w->mine[b->current % 32] = mine;
+    w->arrived |= me;
+    while (w->arrived & me) {
+        const unsigned all = mask & w->alive;
+        if ((w->arrived & all) != all) {
+            wait_for_others(b);
+            continue;
         }
-        next_fibre();
+        tsan_acquire(w);
+        if (finish) finish(w->mine, all);
+        w->arrived &= ~all;
+        w->ready |= all;
+        tsan_release(w);
     }
     tsan_acquire(w);
-}
-
-DOUBLE_UNSEEN unsigned lane() {
-    return self().id % 32;
 }
 
 DOUBLE_UNSEEN void yield() {
@@ -336,6 +334,8 @@ DOUBLE_UNSEEN void run_block(dim3 grid, dim3 dim, size_t shared_bytes, const std
         uint3{(unsigned)(index % grid.x), (unsigned)(index / grid.x % grid.y), (unsigned)(index / grid.x / grid.y)};
     b.kernel = &kernel;
     b.current = b.arrived = b.round = 0;
+    b.at.thread = uint3{0, 0, 0};
+    b.at.lane = 0;
     b.counting = b.counted = 0;
     b.n_objects = 0;
     b.dynamic = shared_bytes ? new_shared(shared_bytes) : nullptr;
@@ -345,8 +345,10 @@ DOUBLE_UNSEEN void run_block(dim3 grid, dim3 dim, size_t shared_bytes, const std
     for (unsigned i = 0; i < b.n; i++) {
         begin_fibre(&b, i);
         b.warps[i / 32].alive |= 1u << i % 32;
+        b.warps[i / 32].ready |= 1u << i % 32;
     }
     running = &b;
+    now = &b.at;
 #if defined(__SANITIZE_THREAD__)
     b.tsan_home = __tsan_get_current_fiber();
     __tsan_release(&b);

@@ -22,8 +22,15 @@ namespace cuda_double {
 struct place {
     uint3 thread, block;
     dim3 block_dim, grid_dim;
+    unsigned lane; /* of the warp */
 };
-const place &here();
+extern __thread const place *now __attribute__((tls_model("initial-exec"))); /* asked for at every step of a kernel */
+static inline const place &here() {
+    return *now;
+}
+static inline unsigned lane() {
+    return now->lane;
+}
 
 /* Shared memory: `bytes` for the object that this site (any address that is its own) declares, the same for all
  * threads of the block, filled with 0xcb. dynamic(): the bytes asked for at launch, of that filling too. */
@@ -34,10 +41,9 @@ void sync_block();
 /* __syncthreads_or and friends: the number of threads of the block whose `predicate` is not 0. */
 int count_block(int predicate);
 
-/* All lanes of `mask` meet; when the last has come it calls finish with what each lane gave (NULL for lanes out of
- * mask), then all go on. Lanes that have ended count as out of the mask. */
+/* All lanes of `mask` meet; when the last has come it calls finish with what each lane of the mask gave, then all go
+ * on. Lanes that have ended count as out of the mask. */
 void meet_warp(unsigned mask, void *mine, void (*finish)(void *const lanes[32], unsigned mask));
-unsigned lane();
 
 /* The thread waits for something that another block or stream does: others run meanwhile. */
 void yield();

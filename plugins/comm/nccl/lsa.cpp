@@ -1,9 +1,9 @@
 /* See lsa.h. The record lies in device memory; the address is what ncclGetLsaPointer computes from it. NCCL asks for
  * the same version at run time as at compile time, which window.c looks at. */
+#include "lsa.h"
+
 #include <cuda_runtime_api.h>
 #include <nccl_device.h>
-
-#include "lsa.h"
 
 extern "C" cudaError_t lsa_peers(ncclComm_t comm, ncclWindow_t window, int rank, int n, void **peers,
                                  cudaStream_t stream) {
