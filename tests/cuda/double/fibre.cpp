@@ -300,20 +300,21 @@ DOUBLE_UNSEEN void meet_warp(unsigned mask, void *mine, void (*finish)(void *con
     const unsigned at = self().id % 32;
     warp *w = &b->warps[self().id / 32];
     const unsigned met = w->met[at];
-    tsan_release(w);
+    const bool orders = finish == nullptr;
+    if (orders) tsan_release(w);
     w->mine[at] = mine;
     w->arrived |= 1u << at;
     for (;;) {
         if (w->met[at] != met) break;
         if ((w->arrived & mask & w->alive) == (mask & w->alive)) {
-            tsan_acquire(w);
+            if (orders) tsan_acquire(w);
             finish_warp(w, mask, finish);
-            tsan_release(w);
+            if (orders) tsan_release(w);
             break;
         }
         next_fibre();
     }
-    tsan_acquire(w);
+    if (orders) tsan_acquire(w);
 }
 
 DOUBLE_UNSEEN unsigned lane() {
