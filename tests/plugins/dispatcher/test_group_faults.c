@@ -224,6 +224,9 @@ static void create_wrong(rank_env *env) {
 START_TEST(a_group_of_other_members_is_refused) {
     if (group_kinds[_i].one_rank) return;
     wrong_group w = {.id = id_of(_i)};
+    any_device d; /* its plugin is opened once before there are threads, which ThreadSanitizer would not see */
+    device_start(&d, DEVICE_PLAIN);
+    device_stop(&d);
     ranks_run(2, create_wrong, &w);
     ck_assert_int_eq(w.status[0], MOE_E_ARG);
     ck_assert_str_eq(w.text[0],
