@@ -241,9 +241,10 @@ END_TEST
 
 Suite *suite_group_faults(void) {
     Suite *s = suite_create("faults of dispatchers over ranks");
-    TCase *t = tcase_create("each dispatcher");
+    TCase *few = tcase_create("a few rows"), *t = tcase_create("each dispatcher");
+    tcase_add_loop_test(few, an_abort_in_flight_ends_all_ranks, 0, n_group_kinds());
+    suite_add_tcase(s, few);
     tcase_add_loop_test(t, a_bad_id_ends_all_ranks, 0, n_group_kinds());
-    tcase_add_loop_test(t, an_abort_in_flight_ends_all_ranks, 0, n_group_kinds());
     tcase_add_loop_test(t, too_many_tokens_end_all_ranks, 0, n_group_kinds());
     tcase_add_loop_test(t, counts_that_nobody_can_be_told_are_refused, 0, n_group_kinds());
     tcase_add_loop_test(t, bad_configurations_are_refused_with_text, 0, n_group_kinds());
