@@ -93,6 +93,32 @@ function(moe_test_on_cuda)
   endforeach()
 endfunction()
 
+# moe_test_part_on_cuda(<name> <test case> UNDER <sanitizer>... [NEEDS ...]): of what moe_test_on_cuda leaves out under
+# these, being too slow, one of its cases (Check's CK_RUN_CASE) alone. CTest entry cuda_<name>_part.
+function(moe_test_part_on_cuda name case)
+  cmake_parse_arguments(ARG "" "" "NEEDS;UNDER" ${ARGN})
+  set(wanted OFF)
+  foreach(sanitizer ${ARG_UNDER})
+    if(MOE_SANITIZE MATCHES ${sanitizer})
+      set(wanted ON)
+    endif()
+  endforeach()
+  foreach(plugin device_cuda ${ARG_NEEDS})
+    if(NOT TARGET plugin_double_${plugin})
+      set(wanted OFF)
+    else()
+      add_dependencies(test_${name} plugin_double_${plugin})
+    endif()
+  endforeach()
+  if(wanted)
+    add_test(NAME cuda_${name}_part COMMAND test_${name})
+    set_tests_properties(cuda_${name}_part PROPERTIES TIMEOUT 600 PROCESSORS 2
+      ENVIRONMENT "CK_RUN_CASE=${case};CK_DEFAULT_TIMEOUT=600;MOE_TEST_DEVICE=cuda;MOE_TEST_RANKS=8")
+    set_property(TEST cuda_${name}_part APPEND PROPERTY
+      ENVIRONMENT "MOE_TEST_PLUGINS=${CMAKE_BINARY_DIR}/double/plugins")
+  endif()
+endfunction()
+
 # moe_test_on_late(<name>...): on the tests' own asynchronous device (tests/plugins/device/late).
 set(MOE_LATE_PLUGINS ${CMAKE_BINARY_DIR}/tests/plugins/device/late/plugins)
 function(moe_test_on_late)

@@ -40,13 +40,16 @@ static inline void check_text(const char *text, const char *const *words) {
     for (; *words; words++) ck_assert_msg(strstr(text, *words) != NULL, "'%s' lacks '%s'", text, *words);
 }
 
-static inline int run_suite(const char *name, TCase *t) {
-    Suite *s = suite_create(name);
-    suite_add_tcase(s, t);
+static inline int run_suite_of(Suite *s) {
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_ENV);
     int failed = srunner_ntests_failed(r);
     srunner_free(r);
     return failed != 0;
+}
+static inline int run_suite(const char *name, TCase *t) {
+    Suite *s = suite_create(name);
+    suite_add_tcase(s, t);
+    return run_suite_of(s);
 }
 #endif

@@ -88,10 +88,13 @@ static void add_group(comm_text *t, group *g) {
     pthread_mutex_unlock(&g->lock);
 }
 
+/* The caller's thread may be one that has asked for no device yet, and a call of the runtime would then open device 0
+ * for it, beside that of its rank. */
 void nccl_waiting(void *self, void *handle, char *text, uint64_t bytes) {
     instance *me = self;
     comm_text t = comm_text_begin(text, bytes);
     pthread_mutex_lock(&me->lock); /* held for moments, as the groups' are */
+    if (me->groups) cudaSetDevice(me->device);
     for (group *g = me->groups; g; g = g->next)
         if (!handle || handle == g) add_group(&t, g);
     pthread_mutex_unlock(&me->lock);

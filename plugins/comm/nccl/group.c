@@ -33,6 +33,7 @@ group *group_new(instance *me, const char *name, const uint32_t *ranks, uint32_t
     g->id = id;
     g->left_after = UINT64_MAX;
     pthread_mutex_lock(&me->lock);
+    cudaGetDevice(&me->device);
     g->next = me->groups;
     me->groups = g;
     pthread_mutex_unlock(&me->lock);

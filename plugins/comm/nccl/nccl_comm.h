@@ -65,6 +65,7 @@ struct instance {
     ncclUniqueId id;
     pthread_mutex_t lock; /* reason, groups */
     _Atomic int ended;
+    int device; /* under lock, from the first group on: of its streams and events */
     char reason[REASON_BYTES];
     group *whole;  /* all ranks, from the first split on; in the list too */
     group *groups; /* list */

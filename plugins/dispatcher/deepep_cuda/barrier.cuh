@@ -3,7 +3,8 @@
  * in the flags of their memory, the number of this barrier, waits until all have told it theirs, and lets its own
  * blocks go on. Numbers (epochs) lie in device memory and only grow.
  *
- * Waiting ends when the host says so (deepep_watch), for what a member waits for may have died. */
+ * Waiting ends when the host says so (deepep_watch), for what a member waits for may have died. Kernels that are on the
+ * stream already still run then: they find what layout did not finish, and must not follow it. */
 #ifndef DEEPEP_CUDA_BARRIER_CUH
 #define DEEPEP_CUDA_BARRIER_CUH
 #include "peers.h"
@@ -41,6 +42,7 @@ __device__ __forceinline__ bool wait_for(const deepep_rank &r, int channel, uint
 __device__ __forceinline__ void meet_members(const deepep_rank &r, int channel) {
     const uint32_t epoch = r.sync[channel].epoch + 1, members = r.shape.members;
     bool fine = true;
+    __syncwarp(); /* what the first lane has seen of the other blocks, all lanes pass on */
     __threadfence_system();
     for (uint32_t m = (uint32_t)lane_of(); m < members; m += 32)
         if (m != r.me) signal_put(flags_of(r, channel, m) + r.me, epoch);
@@ -80,10 +82,18 @@ __device__ __forceinline__ bool meet(const deepep_rank &r, int channel, bool mem
         } else if (lane_of() == 0) {
             wait_for_last(r, s, round);
         }
-        if (lane_of() == 0) fine = signal_get(&r.watch->end) == 0;
+        if (lane_of() == 0) {
+            fine = signal_get(&r.watch->end) == 0;
+            if (!fine) signal_put(&s->ended, 1);
+        }
     }
     __syncthreads();
     return fine != 0;
+}
+
+/* Has an earlier kernel of this channel ended too soon? */
+__device__ __forceinline__ bool has_ended(const deepep_rank &r, int channel) {
+    return signal_get(&r.sync[channel].ended) != 0;
 }
 
 /* ---- a member's memory ---- */

@@ -62,6 +62,7 @@ __global__ void __launch_bounds__(DEEPEP_THREADS)
     combine(const __grid_constant__ deepep_move_call one, const deepep_move_call *all) {
     DEEPEP_CALL(deepep_move_call, one, all);
     KERNEL_SHARED(row_lists, lists);
+    if (has_ended(a.rank, DEEPEP_LAYOUT)) return;
     char **list = lists.rows[threadIdx.x / 32];
     const unsigned turn = a.rank.sync[DEEPEP_MOVE].epoch % 2;
     const int64_t tokens = tokens_of(a);

@@ -37,8 +37,9 @@ typedef struct deepep_shape {
 
 /* Barriers of one channel, device memory, zero at the start. */
 typedef struct deepep_sync {
-    uint32_t arrived, round;  /* of this member's blocks */
-    uint32_t epoch, reserved; /* barriers of all members so far */
+    uint32_t arrived, round; /* of this member's blocks */
+    uint32_t epoch;          /* barriers of all members so far */
+    uint32_t ended;          /* 1: a kernel has ended before its work was done: what it should have made is not there */
 } deepep_sync;
 
 /* Host memory that the device sees, zero at the start. */

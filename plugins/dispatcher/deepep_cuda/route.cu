@@ -160,6 +160,7 @@ __device__ __forceinline__ void take_over(const deepep_route_call &a) {
 __global__ void __launch_bounds__(DEEPEP_THREADS)
     route(const __grid_constant__ deepep_route_call one, const deepep_route_call *all) {
     DEEPEP_CALL(deepep_route_call, one, all);
+    if (has_ended(a.rank, DEEPEP_LAYOUT)) return;
     const run mine = run_of(a.n);
     count_run(a, mine);
     if (!meet(a.rank, DEEPEP_LAYOUT, false)) return;

@@ -154,9 +154,16 @@ START_TEST(C044_C053_every_gradient_by_finite_differences) {
 }
 END_TEST
 
+/* "plain layers" is what sanitizers see on slow devices. */
 int main(void) {
-    TCase *t = tcase_create("gradients");
-    tcase_set_timeout(t, 300);
-    tcase_add_loop_test(t, C044_C053_every_gradient_by_finite_differences, 0, sizeof variants / sizeof variants[0]);
-    return run_suite("gradients", t);
+    const int n = sizeof variants / sizeof variants[0];
+    TCase *first = tcase_create("plain layers"), *others = tcase_create("other layers");
+    Suite *s = suite_create("gradients");
+    tcase_set_timeout(first, 300);
+    tcase_set_timeout(others, 300);
+    tcase_add_loop_test(first, C044_C053_every_gradient_by_finite_differences, 0, 1);
+    tcase_add_loop_test(others, C044_C053_every_gradient_by_finite_differences, 1, n);
+    suite_add_tcase(s, first);
+    suite_add_tcase(s, others);
+    return run_suite_of(s);
 }

@@ -300,7 +300,8 @@ DOUBLE_UNSEEN void meet_warp(unsigned mask, void *mine, void (*finish)(void *con
     block *b = running;
     const unsigned me = 1u << b->current % 32;
     warp *w = &b->warps[b->current / 32];
-    tsan_release(w);
+    const bool orders = finish == nullptr;
+    if (orders) tsan_release(w);
     w->mine[b->current % 32] = mine;
     w->arrived |= me;
     while (w->arrived & me) {
@@ -309,13 +310,13 @@ DOUBLE_UNSEEN void meet_warp(unsigned mask, void *mine, void (*finish)(void *con
             wait_for_others(b);
             continue;
         }
-        tsan_acquire(w);
+        if (orders) tsan_acquire(w);
         if (finish) finish(w->mine, all);
         w->arrived &= ~all;
         w->ready |= all;
-        tsan_release(w);
+        if (orders) tsan_release(w);
     }
-    tsan_acquire(w);
+    if (orders) tsan_acquire(w);
 }
 
 DOUBLE_UNSEEN void yield() {

@@ -58,7 +58,7 @@ void start(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, cud
 struct shuffle {
     uint64_t value;
     unsigned from;
-    static void finish(void *const lanes[32], unsigned mask) {
+    DOUBLE_UNSEEN static void finish(void *const lanes[32], unsigned mask) {
         uint64_t all[32];
         for (int i = 0; i < 32; i++)
             if (mask >> i & 1) all[i] = static_cast<shuffle *>(lanes[i])->value;
@@ -81,7 +81,7 @@ T shuffle_from(unsigned mask, T v, unsigned from) {
 
 struct ballot {
     unsigned value;
-    static void finish(void *const lanes[32], unsigned mask) {
+    DOUBLE_UNSEEN static void finish(void *const lanes[32], unsigned mask) {
         unsigned all = 0;
         for (int i = 0; i < 32; i++)
             if (mask >> i & 1 && static_cast<ballot *>(lanes[i])->value) all |= 1u << i;
@@ -93,7 +93,7 @@ struct ballot {
 struct match {
     uint64_t value;
     unsigned same;
-    static void finish(void *const lanes[32], unsigned mask) {
+    DOUBLE_UNSEEN static void finish(void *const lanes[32], unsigned mask) {
         for (int i = 0; i < 32; i++) {
             if (!(mask >> i & 1)) continue;
             match *m = static_cast<match *>(lanes[i]);

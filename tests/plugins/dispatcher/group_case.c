@@ -2,8 +2,8 @@
  * group_case.h. */
 #include "group_case.h"
 
-/* oneDNN sets itself up when it is first used, by locks that ThreadSanitizer does not see: once before there are
- * threads. */
+/* oneDNN sets itself up when it is first used, and the loader a library when it is opened, by locks that
+ * ThreadSanitizer does not see: once before there are threads. */
 static void warm_up(void) {
     any_device d;
     device_start(&d, DEVICE_CPU);
@@ -23,7 +23,7 @@ void group_open(group_case *c, const char *id, const group_shape *s, int device)
     c->world = c->members * c->s.copies;
     c->groups = c->s.experts / c->s.ep;
     ck_assert_uint_le(c->world, GROUP_RANKS);
-    if (device == DEVICE_CPU) warm_up();
+    if (device == DEVICE_CPU || !test_on_cpu()) warm_up();
     for (uint32_t r = 0; r < c->world; r++) {
         if (!s->max_tokens && c->s.tokens[r] > c->s.max_tokens) c->s.max_tokens = c->s.tokens[r];
         const size_t bytes = (size_t)(c->s.tokens[r] * c->s.k) * sizeof **c->ids;

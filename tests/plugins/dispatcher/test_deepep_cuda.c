@@ -182,6 +182,31 @@ START_TEST(nobody_waits_for_ever) {
 }
 END_TEST
 
+/* Layout was ended before it had written what the movements go by, which are on the stream already: they write nothing,
+ * whatever the memory holds. */
+START_TEST(what_layout_has_not_finished_is_not_followed) {
+    const virtual_shape s = {.ranks = 4, .k = 2, .experts = 8, .hidden = 16, .tokens = {5, 9, 3, 7}};
+    virtual_world w;
+    kept_bytes kept = {{NULL}, {NULL}};
+    virtual_open(&w, &s, anything);
+    for (uint32_t m = 0; m < 4; m++) {
+        memset(w.rank[m].handle, 1, deepep_routing_bytes(&w.shape));
+        __atomic_store_n(&w.rank[m].watch->end, 1, __ATOMIC_RELEASE);
+    }
+    const deepep_grid grid = virtual_grid(&w, 4);
+    for (int i = 0; i < 2; i++) { /* before, and after */
+        for (uint32_t m = 0; m < 4; m++) same_or_keep(&w.rank[m].y[0], &kept.y[m]);
+        for (uint32_t m = 0; m < 4; m++) same_or_keep(&w.rank[m].back[0], &kept.back[m]);
+        ck_assert_int_eq(deepep_route(&grid, NULL, w.routes, &w.err), MOE_OK);
+        ck_assert_int_eq(deepep_dispatch(&grid, NULL, w.dispatches, &w.err), MOE_OK);
+        ck_assert_int_eq(deepep_combine(&grid, NULL, w.combines, &w.err), MOE_OK);
+        virtual_wait(&w);
+    }
+    for (uint32_t m = 0; m < 4; m++) free(kept.y[m]), free(kept.back[m]);
+    virtual_close(&w);
+}
+END_TEST
+
 int main(void) {
     Suite *s = suite_create("deepep on CUDA");
     TCase *t = tcase_create("movements");
@@ -192,6 +217,7 @@ int main(void) {
     tcase_add_loop_test(t, barrier_after_barrier, 0, 3);
     tcase_add_test(t, barriers_past_the_last_number);
     tcase_add_loop_test(t, nobody_waits_for_ever, 0, 2);
+    tcase_add_test(t, what_layout_has_not_finished_is_not_followed);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);

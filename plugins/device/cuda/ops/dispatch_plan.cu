@@ -17,8 +17,29 @@ struct plan_io {
     const int64_t *all; /* [M,S] */
     int64_t stride;     /* S */
     int64_t *kept, *first, *all_offsets, *offsets, *counts, *tokens;
-    int64_t *take; /* [E]: workspace, and one more: not 0 where an ep rank has too many rows */
+    int64_t *take; /* [E]: workspace, and one more: not 0 where an ep rank has too many rows, or a count is none */
+    int64_t most;  /* no count is larger: sums over all fit in 64 bits */
 };
+
+/* There are no rows at all, then. */
+__device__ __forceinline__ void refuse(const plan_io &p, moe_fault *fault, int64_t code, int64_t token, int64_t value) {
+    atomicExch(reinterpret_cast<unsigned long long *>(p.take + p.g.experts), 1ull);
+    fault_set(fault, code, token, value);
+}
+
+/* Choices of expert e by all members. What an exchange that was ended has left are no counts. */
+__device__ int64_t chosen_of(const plan_io &p, int64_t e, moe_fault *fault) {
+    int64_t sum = 0;
+    for (int64_t m = 0; m < p.g.members; m++) {
+        const int64_t n = p.all[m * p.stride + e];
+        if (n < 0 || n > p.most) {
+            refuse(p, fault, MOE_E_DATA, -1, n);
+            return 0;
+        }
+        sum += n;
+    }
+    return sum;
+}
 
 __global__ void __launch_bounds__(THREADS) take(plan_io p, moe_fault *fault) {
     KERNEL_SHARED(block_room<int64_t>, room);
@@ -26,7 +47,7 @@ __global__ void __launch_bounds__(THREADS) take(plan_io p, moe_fault *fault) {
     int64_t *mine = p.take + blockIdx.x * groups, *offsets = p.all_offsets + blockIdx.x * (groups + 1), needed = 0;
     for (int64_t from = 0; from < groups; from += THREADS) {
         const int64_t i = from + threadIdx.x;
-        const int64_t chosen = i < groups ? plan_chosen(&p.g, p.all, p.stride, blockIdx.x * groups + i) : 0;
+        const int64_t chosen = i < groups ? chosen_of(p, blockIdx.x * groups + i, fault) : 0;
         const int64_t rows = i < groups ? plan_align(plan_most(chosen, p.at.min_rows), p.at.align) : 0;
         int64_t sum;
         const int64_t before = block_before(rows, room, &sum);
@@ -44,8 +65,7 @@ __global__ void __launch_bounds__(THREADS) take(plan_io p, moe_fault *fault) {
         plan_take(&p.g, &p.at, mine, offsets);
         return;
     }
-    atomicExch(reinterpret_cast<unsigned long long *>(p.take + p.g.experts), 1ull);
-    fault_set(fault, MOE_E_OVERFLOW, blockIdx.x, needed);
+    refuse(p, fault, MOE_E_OVERFLOW, blockIdx.x, needed);
 }
 
 __global__ void __launch_bounds__(SHARES) share(plan_io p) {
@@ -92,7 +112,8 @@ moe_status forward(void *, const moe_op_args *a, moe_err *err) {
                        numbers(a, 3),
                        numbers(a, 4),
                        numbers(a, 5),
-                       static_cast<int64_t *>(a->workspace)};
+                       static_cast<int64_t *>(a->workspace),
+                       INT64_MAX / 4 / (a->in[0].shape[0] * at->n_experts)};
     const cudaStream_t stream = cuda_stream(a);
     const moe_status s =
         cuda_status(cudaMemsetAsync(p.take + p.g.experts, 0, sizeof *p.take, stream), MOE_OP_DISPATCH_PLAN, err);
@@ -100,8 +121,7 @@ moe_status forward(void *, const moe_op_args *a, moe_err *err) {
     const int64_t most = plan_most(plan_most(p.g.experts, p.g.groups + 1), p.g.members);
     KERNEL_LAUNCH(take, cuda_blocks(p.g.ep_size, 1), THREADS, 0, stream, p, static_cast<moe_fault *>(a->fault));
     KERNEL_LAUNCH(share, cuda_blocks(most, SHARES), SHARES, 0, stream, p);
-    if (at->overflow == MOE_OVERFLOW_STOP)
-        KERNEL_LAUNCH(clear, cuda_blocks(p.g.ep_size * (p.g.groups + 1), THREADS), THREADS, 0, stream, p);
+    KERNEL_LAUNCH(clear, cuda_blocks(p.g.ep_size * (p.g.groups + 1), THREADS), THREADS, 0, stream, p);
     return cuda_launched(MOE_OP_DISPATCH_PLAN, err);
 }
 
