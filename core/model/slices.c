@@ -69,7 +69,7 @@ int params_slice(params *p, uint32_t n_buckets, int sliced) {
 void params_flag(params *p) {
     for (uint32_t i = 0; i < p->n; i++) {
         param *a = &p->at[i];
-        if (a->kind != PARAM_LINEAR || !a->experts || members_of(p, a->over) > 1) continue;
+        if (a->kind != PARAM_LINEAR || !a->experts || members_of(p, (int)a->over) > 1) continue;
         a->flags = p->n_filled;
         p->n_filled += a->experts;
     }
