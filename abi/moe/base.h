@@ -24,7 +24,7 @@ extern "C" {
 #define MOE_MINOR 0u /* append-only within a major */
 /* State of the contract while the major is 0: changes with every change that is not append-only, so that a plugin of
  * other layouts is refused. "" from version 1 on. */
-#define MOE_ABI_TAG "v0-4"
+#define MOE_ABI_TAG "v0-5"
 
 /* Does the peer's struct reach member m? By offset: never '==', never sizeof of the whole. */
 #define MOE_REACH(p, T, m) ((p)->size >= offsetof(T, m) + sizeof(((T *)0)->m))

@@ -99,10 +99,15 @@ typedef struct moe_mla_pack_attr {
 /* moe.linear/0: one product in a role, dense or grouped over rows in expert order (w, dw then have a leading G).
  * MOE_FPROP in x [M,K] act, w [N,K] act         out y  [M,N] act  (+)= x w^T
  * MOE_DGRAD in dy [M,N] act, w [N,K] act        out dx [M,K] act  (+)= dy w
- * MOE_WGRAD in dy [M,N] act, x [M,K] act        out dw [N,K] F32  (+)= dy^T x
+ * MOE_WGRAD in dy [M,N] act, x [M,K] act        out dw [N,K] F32  (+)= dy^T x, filled? [G] I32, updated
  * y and dx may be F32 where the inputs are BF16. accumulate: 1 adds to the output. Grouped without accumulate: the
  * rows below dev_offsets[G] are written, padding rows included (as zero); dw of a group without rows is zero.
- * forward only. */
+ * filled, for grouped MOE_WGRAD only: block g of dw holds values where filled[g] is 1. Where it is 0 the block is
+ * undefined and stands for zeros, which nobody has to write: with few rows most experts have none. A block of a group
+ * without rows is neither read nor written. accumulate 0: filled[g] = the group has rows. accumulate 1: a group with
+ * rows is added to its block where filled[g] is 1, overwrites it where it is 0, and filled[g] becomes 1; that of a
+ * group without rows stays. A precision says whether its device takes it (moe_precision_needs.takes_filled). forward
+ * only. */
 #define MOE_OP_LINEAR "moe.linear/0"
 enum { MOE_FPROP, MOE_DGRAD, MOE_WGRAD };
 typedef struct moe_linear_attr {
@@ -313,7 +318,10 @@ typedef struct moe_sent_attr {
 #define MOE_OP_CONVERT "moe.convert/0"
 
 /* ---- optimiser; tensors are flat ---- */
-/* moe.sumsq/0: in g [n] F32                          out sum [1] F64 += sum of squares. forward only. */
+/* filled? [G] I32, the last input of moe.sumsq/0, moe.adamw/0 and moe.sgd/0, where the precision takes it
+ * (moe.linear/0): the gradient is G blocks of n / G elements, of which those with filled 0 count as zeros and are not
+ * read. Results have the bits of a gradient that holds these zeros.
+ * moe.sumsq/0: in g [n] F32, filled? [G] I32         out sum [1] F64 += sum of squares. forward only. */
 #define MOE_OP_SUMSQ "moe.sumsq/0"
 /* moe.clip_coef/0: norm = sqrt(sum); coef = min(1, max_norm / norm), 1 where max_norm is 0.
  * in sum [1] F64                                     out stats [2] F32 = {norm, coef}
@@ -331,7 +339,8 @@ typedef struct moe_clip_attr {
 /* moe.adamw/0 (Loshchilov & Hutter, arXiv 1711.05101), FP32 master weights:
  *   g = coef * grad;  m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2;
  *   w -= lr * ((m / c1) / (sqrt(v / c2) + eps) + weight_decay * w)
- * forward  in  grad [n] F32, hyper [4] F32 = {lr, c1 = 1 - b1^t, c2 = 1 - b2^t, 0}, stats [2] F32 (clip_coef)
+ * forward  in  grad [n] F32, hyper [4] F32 = {lr, c1 = 1 - b1^t, c2 = 1 - b2^t, 0}, stats [2] F32 (clip_coef),
+ *              filled? [G] I32
  *          out w [n] F32, m [n] F32, v [n] F32 (all updated), copy? [n] BF16 = w rounded to nearest even
  * forward only. */
 #define MOE_OP_ADAMW "moe.adamw/0"
@@ -339,8 +348,8 @@ typedef struct moe_adamw_attr {
     uint32_t size;
     float beta1, beta2, eps, weight_decay;
 } moe_adamw_attr;
-/* moe.sgd/0: w -= lr * (coef * grad + weight_decay * w). in grad, hyper, stats; out w, copy?. attr moe_adamw_attr,
- * of which weight_decay is read. forward only. */
+/* moe.sgd/0: w -= lr * (coef * grad + weight_decay * w). in grad, hyper, stats, filled?; out w, copy?. attr
+ * moe_adamw_attr, of which weight_decay is read. forward only. */
 #define MOE_OP_SGD "moe.sgd/0"
 
 /* ---- what the device can do at most: for measuring, no model needs them ---- */

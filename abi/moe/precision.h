@@ -16,10 +16,10 @@ typedef struct moe_precision_cfg {
 
 typedef struct moe_precision_needs {
     uint32_t size;
-    int32_t act_dtype;    /* activations and their gradients in memory */
-    int32_t weight_dtype; /* weights that products read; a copy of the FP32 master where it is not MOE_F32 */
-    uint32_t reserved;
-    int64_t row_align; /* rows of a group begin at multiples of it; >= 1 */
+    int32_t act_dtype;     /* activations and their gradients in memory */
+    int32_t weight_dtype;  /* weights that products read; a copy of the FP32 master where it is not MOE_F32 */
+    uint32_t takes_filled; /* 1: linear takes `filled`, and the device's moe.sumsq/0, moe.adamw/0 and moe.sgd/0 do; 0 */
+    int64_t row_align;     /* rows of a group begin at multiples of it; >= 1 */
 } moe_precision_needs;
 
 typedef struct moe_linear_args {
@@ -29,8 +29,9 @@ typedef struct moe_linear_args {
     void *stream;
     const moe_tensor *a, *b; /* the role's two inputs */
     const moe_tensor *out;
-    const moe_rows *rows; /* NULL = dense */
-    void *workspace;      /* device memory at the device's info.alignment; NULL where 0 bytes */
+    const moe_rows *rows;     /* NULL = dense */
+    void *workspace;          /* device memory at the device's info.alignment; NULL where 0 bytes */
+    const moe_tensor *filled; /* [groups] I32, updated, as under moe.linear/0; NULL = every block of dw is written */
 } moe_linear_args;
 
 typedef struct moe_precision_v0 {

@@ -82,6 +82,11 @@ tref tref_grad(const emit *e, int64_t id) {
     return tref_updated(of_param(e, id, e->grad[id], MOE_F32));
 }
 
+tref tref_filled(const emit *e, int64_t id) {
+    if (e->filled[id] == BUF_NONE) return tref_none();
+    return tref_of(e->filled[id], MOE_I32, e->m->params.at[id].experts, 0, 0);
+}
+
 tref tref_touched(tref t, int64_t elements) {
     t.touched = (uint64_t)elements * dtype_bytes(t.t.dtype);
     return t;
@@ -101,10 +106,13 @@ static void add_params(emit *e) {
                                                      : (void *)params_address(p, PARAM_MASTER, NULL, a->offset);
         uint64_t size = a->kind == PARAM_LINEAR ? dtype_bytes(p->weight_dtype) : sizeof(float);
         e->weight[i] = graph_buffer_fixed(e->g, w, (uint64_t)a->count * size, "%s", a->name);
-        e->grad[i] = BUF_NONE;
-        if (e->train)
-            e->grad[i] = graph_buffer_fixed(e->g, params_address(p, PARAM_GRAD, NULL, a->offset),
-                                            (uint64_t)a->count * 4, "grad.%s", a->name);
+        e->grad[i] = e->filled[i] = BUF_NONE;
+        if (!e->train) continue;
+        e->grad[i] = graph_buffer_fixed(e->g, params_address(p, PARAM_GRAD, NULL, a->offset), (uint64_t)a->count * 4,
+                                        "grad.%s", a->name);
+        if (a->flags >= 0)
+            e->filled[i] = graph_buffer_fixed(e->g, p->filled ? p->filled + a->flags : NULL,
+                                              (uint64_t)a->experts * sizeof *p->filled, "filled.%s", a->name);
     }
 }
 
@@ -127,6 +135,8 @@ moe_status emit_init(emit *e, graph *g, const model *m, int train, const uint64_
     e->weight = graph_alloc(g, m->params.n * sizeof *e->weight);
     e->grad = graph_alloc(g, m->params.n * sizeof *e->grad);
     e->grad_live = graph_alloc(g, m->params.n);
+    e->filled = graph_alloc(g, m->params.n * sizeof *e->filled);
+    e->most_filled = graph_alloc(g, m->params.n * sizeof *e->most_filled);
     e->counts = graph_alloc(g, c->layers * sizeof *e->counts);
     e->state = graph_alloc(g, c->layers * sizeof *e->state);
     e->stats = graph_alloc(g, (c->layers + 1) * sizeof *e->stats);
@@ -295,7 +305,7 @@ void emit_op_bwd(emit *e, const char *name, const op_call *call, const tref *in,
 /* ---- products ---- */
 typedef struct linear_node {
     moe_linear_args args;
-    moe_tensor a, b, out;
+    moe_tensor a, b, out, filled;
     const moe_precision_v0 *table;
     const void *self;
 } linear_node;
@@ -305,19 +315,21 @@ static moe_status run_linear(void *ctx, moe_err *err) {
     return n->table->linear(n->self, &n->args, err);
 }
 
-void emit_linear(emit *e, const char *name, int32_t role, int accumulate, tref a, tref b, tref out,
-                 const rows_ref *rows) {
+static void add_linear(emit *e, const char *name, int32_t role, int accumulate, tref a, tref b, tref out, tref filled,
+                       const rows_ref *rows) {
     parts *p = e->m->parts;
     linear_node *n = graph_alloc(e->g, sizeof *n);
     if (!n) return;
-    *n = (linear_node){.a = a.t, .b = b.t, .out = out.t, .table = p->precision, .self = p->precision_self};
+    *n = (linear_node){
+        .a = a.t, .b = b.t, .out = out.t, .filled = filled.t, .table = p->precision, .self = p->precision_self};
     n->args = (moe_linear_args){.size = sizeof n->args,
                                 .role = role,
                                 .accumulate = (uint32_t)accumulate,
                                 .a = &n->a,
                                 .b = &n->b,
                                 .out = &n->out,
-                                .rows = rows ? rows->rows : NULL};
+                                .rows = rows ? rows->rows : NULL,
+                                .filled = filled.t.ndim ? &n->filled : NULL};
     uint64_t workspace = 0;
     moe_err err = {.size = sizeof err};
     moe_status status = n->table->sizes(p->precision_self, &n->args, &workspace, &err);
@@ -329,11 +341,17 @@ void emit_linear(emit *e, const char *name, int32_t role, int accumulate, tref a
     emit_bind(e, node, &n->b.data, b, 0);
     out.updated = accumulate;
     emit_bind(e, node, &n->out.data, out, 1);
+    emit_bind(e, node, &n->filled.data, filled, 1);
     bind_rows(e, node, rows);
     if (workspace) {
         buf_id ws = graph_buffer_add(e->g, workspace, "L%d.mb%d.%s.ws", e->layer, e->mb, name);
         emit_bind(e, node, &n->args.workspace, (tref){.buf = ws}, 1);
     }
+}
+
+void emit_linear(emit *e, const char *name, int32_t role, int accumulate, tref a, tref b, tref out,
+                 const rows_ref *rows) {
+    add_linear(e, name, role, accumulate, a, b, out, tref_none(), rows);
 }
 
 op_call emit_bias(emit *e, const char *name, int64_t id, tref y, tref p, const rows_ref *rows) {
@@ -349,7 +367,13 @@ void emit_bias_bwd(emit *e, const char *name, int64_t id, const op_call *call, t
 
 void emit_wgrad(emit *e, const char *name, int64_t id, tref dy, tref x, const rows_ref *rows) {
     if (e->g->status) return;
-    emit_linear(e, name, MOE_WGRAD, e->grad_live[id], dy, x, tref_grad(e, id), rows);
+    tref dw = tref_grad(e, id), filled = tref_filled(e, id);
+    if (filled.t.ndim) { /* each row reaches one expert */
+        int64_t experts = filled.t.shape[0], most = dy.t.shape[0] < experts ? dy.t.shape[0] : experts;
+        dw = tref_touched(dw, e->m->params.at[id].count / experts * most);
+        e->most_filled[id] = e->most_filled[id] + most < experts ? e->most_filled[id] + most : experts;
+    }
+    add_linear(e, name, MOE_WGRAD, e->grad_live[id], dy, x, dw, filled, rows);
     e->grad_live[id] = 1;
 }
 

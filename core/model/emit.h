@@ -56,6 +56,8 @@ typedef struct emit {
     int train;             /* 1: backward follows; 0: forward only */
     buf_id *weight, *grad; /* [params.n] fixed buffers; grad BUF_NONE without training */
     uint8_t *grad_live;    /* [params.n] 1: the gradient already holds something, so products must accumulate */
+    buf_id *filled;        /* [params.n] which experts' gradients hold values (params.h); BUF_NONE: has no flags */
+    int64_t *most_filled;  /* [params.n] experts of which the step's products write the gradient at most */
     buf_id *counts;        /* [layers] the layer's row of model.counts */
     buf_id stats_all;      /* model.stats as a whole, for fills and copies: emit_touch_stats after */
     buf_id *stats;         /* [1 + layers] its parts: the loss sum, then each layer's router losses */
@@ -91,6 +93,7 @@ tref tref_of(buf_id buf, int32_t dtype, int64_t d0, int64_t d1, int64_t d2);
 tref tref_rows(tref t, int64_t first, int64_t n); /* rows [first, first + n) of the leading dimension */
 tref tref_weight(const emit *e, int64_t id);      /* as products read it */
 tref tref_grad(const emit *e, int64_t id);        /* FP32, updated: operations add to it */
+tref tref_filled(const emit *e, int64_t id);      /* flags of that, absent where it has none */
 tref tref_touched(tref t, int64_t elements);      /* of which the call reads or writes so many elements */
 tref tref_updated(tref t);                        /* as an output that is read too */
 
@@ -123,7 +126,8 @@ op_call emit_bias(emit *e, const char *name, int64_t id, tref y, tref p, const r
 /* Its gradients from dy: the bias, and p's in dp (added). */
 void emit_bias_bwd(emit *e, const char *name, int64_t id, const op_call *call, tref dy, tref p, tref dp,
                    const rows_ref *rows);
-/* The weight gradient of a parameter: overwrites what the step has not touched yet, else adds. */
+/* The weight gradient of a parameter: overwrites what the step has not touched yet, else adds. Where it has flags, what
+ * no row has reached is not written, and whoever reads it asks the flags. */
 void emit_wgrad(emit *e, const char *name, int64_t id, tref dy, tref x, const rows_ref *rows);
 
 /* The last node reads or writes all of stats. */

@@ -301,6 +301,7 @@ static moe_status cut_buckets(model *m, const model_use *use, moe_err *err) {
                      m->parts->cfg.scheduler.desc->id, shape.pieces_fwd, shape.pieces_bwd, shape.n_buckets);
     if (!status && params_slice(&m->params, shape.n_buckets, use->distributed))
         status = moe_fail(err, MOE_E_NOMEM, "out of memory for %u buckets", shape.n_buckets);
+    if (!status && use->n_micro && m->parts->precision_needs.takes_filled) params_flag(&m->params);
     return status;
 }
 

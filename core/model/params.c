@@ -31,6 +31,7 @@ int64_t params_add(params *p, const param *entry) {
     param *e = &p->at[p->n];
     *e = *entry;
     e->order = (int32_t)p->n;
+    e->flags = -1;
     for (int i = e->ndim; i < 4; i++) e->shape[i] = 1;
     if (!e->whole[0]) memcpy(e->whole, e->shape, sizeof e->whole);
     for (int i = e->ndim; i < 4; i++) e->whole[i] = 1;
@@ -104,9 +105,13 @@ static uint64_t copy_bytes(const params *p) {
     return p->weight_dtype == MOE_BF16 ? (uint64_t)p->begin[PARAM_LINEAR + 1] * sizeof(uint16_t) : 0;
 }
 
+static uint64_t filled_bytes(const params *p) {
+    return (uint64_t)p->n_filled * sizeof *p->filled;
+}
+
 /* 1 for weights, 2 with gradients, 4 with moments: the first so many of master, grad, m, v. */
 uint64_t params_bytes(const params *p, int arenas) {
-    uint64_t bytes = copy_bytes(p);
+    uint64_t bytes = copy_bytes(p) + (arenas >= PARAMS_GRADS ? filled_bytes(p) : 0);
     for (int i = 0; i < arenas; i++) bytes += arena_bytes(p, i);
     return bytes;
 }
@@ -122,6 +127,8 @@ moe_status params_alloc(params *p, int arenas, const moe_device_v0 *device, void
     for (int i = 0; i < arenas && !status; i++)
         status = device->alloc(self, MOE_SPACE_DEVICE, arena_bytes(p, i), flat[i], err);
     if (!status && copy_bytes(p)) status = device->alloc(self, MOE_SPACE_DEVICE, copy_bytes(p), (void **)&p->copy, err);
+    if (!status && arenas >= PARAMS_GRADS && p->n_filled)
+        status = device->alloc(self, MOE_SPACE_DEVICE, filled_bytes(p), (void **)&p->filled, err);
     return status;
 }
 
@@ -129,6 +136,7 @@ void params_free(params *p, const moe_device_v0 *device, void *self) {
     void *arenas[] = {p->master, p->grad, p->m, p->v};
     for (int i = 0; i < 4; i++) device->free(self, MOE_SPACE_DEVICE, arenas[i], arena_bytes(p, i));
     device->free(self, MOE_SPACE_DEVICE, p->copy, copy_bytes(p));
+    device->free(self, MOE_SPACE_DEVICE, p->filled, filled_bytes(p));
     free(p->buckets);
     free(p->at);
     *p = (params){0};

@@ -39,6 +39,7 @@ typedef struct param {
     int64_t shape[4], count, offset; /* of this rank, elements; offset in every flat arena */
     int64_t experts;                 /* leading dimension of shape when it numbers experts, else 0 */
     int64_t first_expert;            /* the number of the first of them */
+    int64_t flags;                   /* place of its first in params.filled, one an expert; -1 = has none */
     int32_t order;                   /* place in which it was added: of the first product that reads it */
     int32_t idle;                    /* 1: not read on this rank, whose values are not the model's (b2, above) */
     float std;                       /* of the normal initial values; 0: constant `fill` */
@@ -71,6 +72,8 @@ typedef struct params {
     /* Device memory: master and grad [begin[PARAM_CLASSES]]; m and v so many too, or [slices[PARAM_CLASSES]] where
      * sliced; master then begins with the slices of LINEAR where there are copies. Addresses: params_address. */
     float *master, *grad, *m, *v;
+    int32_t *filled; /* [n_filled] device memory too, beside grad: flags of gradients (params_flag), or NULL */
+    int64_t n_filled;
     uint16_t *copy; /* [begin[PARAM_LINEAR + 1]] BF16, or NULL where the weight dtype is FP32 */
     int32_t weight_dtype;
 } params;
@@ -85,6 +88,10 @@ void params_layout(params *p, int32_t weight_dtype);
 /* Cuts every range in buckets, about n_buckets (>= 1) of like size in all but at least one a range, and sets sliced.
  * 0, or -1: out of memory. */
 int params_slice(params *p, uint32_t n_buckets, int sliced);
+/* After params_slice: from now on the gradients of stacked LINEAR parameters that are summed over no other ranks have
+ * flags, one an expert. Where it is 0 the expert's gradient stands for zeros, and what memory holds there is nothing
+ * (`filled` of moe.linear/0). */
+void params_flag(params *p);
 /* Number by name, or -1. */
 int64_t params_find(const params *p, const char *name);
 /* Which arenas a run needs: weights; and gradients; and AdamW's moments. */

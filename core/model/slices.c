@@ -66,6 +66,15 @@ int params_slice(params *p, uint32_t n_buckets, int sliced) {
     return 0;
 }
 
+void params_flag(params *p) {
+    for (uint32_t i = 0; i < p->n; i++) {
+        param *a = &p->at[i];
+        if (a->kind != PARAM_LINEAR || !a->experts || members_of(p, (int)a->over) > 1) continue;
+        a->flags = p->n_filled;
+        p->n_filled += a->experts;
+    }
+}
+
 /* ---- addresses ---- */
 int params_own_only(const params *p, param_arena arena, param_class kind) {
     if (!p->sliced || arena == PARAM_GRAD) return 0;

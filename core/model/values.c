@@ -103,11 +103,22 @@ static moe_status each_piece(const value_mover *v, const param *p, param_arena a
 }
 
 /* ---- out ---- */
+/* Does memory hold the piece's values? A gradient of an expert that no row has reached stands for zeros. */
+static moe_status holds_values(const value_mover *v, const param *p, param_arena arena, const param_piece *piece,
+                               int32_t *out, moe_err *err) {
+    *out = 1;
+    if (arena != PARAM_GRAD || p->flags < 0) return MOE_OK;
+    int64_t expert = (piece->offset - p->offset) / (p->count / p->experts);
+    return copy_now(v, out, v->m->params.filled + p->flags + expert, sizeof *out, err);
+}
+
 static moe_status get_piece(const value_mover *v, const param *p, param_arena arena, const overlap *o, float *at,
                             moe_err *err) {
     const params *all = &v->m->params;
-    moe_status status = MOE_OK;
+    int32_t there = 0;
     if (p->idle) return MOE_OK;
+    moe_status status = holds_values(v, p, arena, &o->piece, &there, err);
+    if (status || !there) return status; /* out holds zeros */
     memset(v->own, 0, (size_t)(o->stop - o->begin) * sizeof *v->own);
     param_span s = params_next_own(all, o->begin, o->stop);
     for (; s.count && !status; s = params_next_own(all, s.begin + s.count, o->stop))

@@ -121,6 +121,9 @@ static moe_status create_precision(parts *p, moe_err *err) {
     if (!status && p->precision_needs.row_align < 1)
         status = moe_fail(err, MOE_E_INTERNAL, "%s: row alignment %lld is not at least 1", h->name,
                           (long long)p->precision_needs.row_align);
+    if (!status && p->precision_needs.takes_filled > 1)
+        status = moe_fail(err, MOE_E_INTERNAL, "%s: takes_filled is %u, neither 0 nor 1", h->name,
+                          p->precision_needs.takes_filled);
     return status;
 }
 

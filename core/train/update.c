@@ -48,6 +48,51 @@ void emit_reduce_grads(emit *e) {
     }
 }
 
+/* ---- segments ---- */
+/* Elements of a bucket that one call takes: a run of parameters without flags, or experts of one parameter with flags.
+ * A bucket that is reduced has none with flags and is one segment. */
+typedef struct segment {
+    int64_t begin, count; /* flat */
+    tref filled;          /* [G] flags of its blocks, which are of like size; absent: all of it holds values */
+    int64_t read;         /* elements of the gradient that the step has written at most */
+} segment;
+
+/* The experts of parameter i from `begin` on that end by `end`; or, where a bucket begins or ends within one, its part
+ * of that one. */
+static segment experts_of(const emit *e, uint32_t i, int64_t begin, int64_t end) {
+    const param *a = &e->m->params.at[i];
+    int64_t each = a->count / a->experts, first = (begin - a->offset) / each, at = a->offset + first * each, n = 1;
+    segment s = {.begin = begin, .count = at + each - begin};
+    if (begin == at && at + each <= end) {
+        n = ((end < a->offset + a->count ? end : a->offset + a->count) - at) / each;
+        s.count = n * each;
+    } else if (begin + s.count > end) {
+        s.count = end - begin;
+    }
+    s.filled = tref_rows(tref_filled(e, i), first, n);
+    s.read = (int64_t)((double)s.count * (double)e->most_filled[i] / (double)a->experts);
+    return s;
+}
+
+/* The next segment of [.., end) of bucket b. s: the one before, or at first {where to begin, 0}. 0: there is none. */
+static int next_segment(const emit *e, const param_bucket *b, int64_t end, segment *s) {
+    const params *p = &e->m->params;
+    int64_t begin = s->begin + s->count;
+    if (begin >= end || e->g->status) return 0;
+    for (uint32_t i = b->first; i <= b->last; i++) {
+        const param *a = &p->at[i];
+        if (a->flags < 0 || a->offset + a->count <= begin || a->offset >= end) continue;
+        if (a->offset <= begin) {
+            *s = experts_of(e, i, begin, end);
+            return 1;
+        }
+        end = a->offset;
+        break;
+    }
+    *s = (segment){begin, end - begin, tref_none(), end - begin};
+    return 1;
+}
+
 /* ---- norm ---- */
 /* Every element of the whole model once: each rank its own slices, and then the sum over the ranks. */
 static tref emit_norm(emit *e, float clip) {
@@ -58,9 +103,12 @@ static tref emit_norm(emit *e, float clip) {
     *attr = (moe_clip_attr){sizeof *attr, clip};
     emit_zero(e, "zero.sumsq", sum.buf, sizeof(double));
     for (uint32_t i = 0; i < p->n_buckets && !e->g->status; i++) {
-        tref own = flat_of(e, PARAM_GRAD, "grads.norm", i, p->buckets[i].own, p->buckets[i].slice);
-        emit_op(e, "sumsq", MODEL_SUMSQ, NULL, &own, 1, &sum, 1, NULL);
-        touch_grads(e, &p->buckets[i], 0);
+        const param_bucket *b = &p->buckets[i];
+        for (segment s = {.begin = b->own}; next_segment(e, b, b->own + b->slice, &s);) {
+            tref in[] = {tref_touched(flat_of(e, PARAM_GRAD, "grads.norm", i, s.begin, s.count), s.read), s.filled};
+            emit_op(e, "sumsq", MODEL_SUMSQ, NULL, in, s.filled.t.ndim ? 2 : 1, &sum, 1, NULL);
+            touch_grads(e, b, 0);
+        }
     }
     emit_all_reduce(e, "grad_norm.all_reduce", MESH_WORLD, MOE_LANE_COMM_DP, MOE_SUM, sum, NULL, 0);
     emit_op(e, "clip_coef", MODEL_CLIP_COEF, attr, &sum, 1, &stats, 1, NULL);
@@ -78,15 +126,13 @@ static tref read_weights(emit *e, uint32_t bucket, int64_t begin, int64_t n) {
     return tref_of(graph_buffer_fixed(e->g, at, (uint64_t)n * 2, "copies.%u", bucket), MOE_BF16, n, 0, 0);
 }
 
-/* One step of the elements that this rank steps, and then the others' from them. */
-static void emit_optimizer(emit *e, const optimizer_cfg *o, uint32_t bucket, tref hyper, tref stats) {
-    const params *p = &e->m->params;
-    const param_bucket *b = &p->buckets[bucket];
-    moe_adamw_attr *attr = graph_alloc(e->g, sizeof *attr);
-    if (!attr) return;
-    *attr = (moe_adamw_attr){sizeof *attr, o->beta1, o->beta2, o->eps, b->kind == PARAM_VECTOR ? 0 : o->weight_decay};
-    int64_t begin = p->sliced ? b->own : b->begin, n = p->sliced ? b->slice : b->count;
-    tref in[] = {flat_of(e, PARAM_GRAD, "grads.step", bucket, begin, n), hyper, stats};
+/* One step of a segment. Returns its weights as products read them. */
+static tref emit_step(emit *e, const optimizer_cfg *o, const moe_adamw_attr *attr, uint32_t bucket, const segment *s,
+                      tref hyper, tref stats) {
+    int64_t begin = s->begin, n = s->count;
+    tref grad = flat_of(e, PARAM_GRAD, "grads.step", bucket, begin, n);
+    tref in[] = {tref_touched(grad, s->read), hyper, stats, s->filled};
+    uint32_t n_in = s->filled.t.ndim ? 4 : 3;
     tref own = read_weights(e, bucket, begin, n), w = own, copy = tref_none();
     if (own.t.dtype == MOE_BF16) {
         copy = own;
@@ -95,11 +141,25 @@ static void emit_optimizer(emit *e, const optimizer_cfg *o, uint32_t bucket, tre
     if (o->kind == OPTIMIZER_ADAMW) {
         tref m = flat_of(e, PARAM_M, "m", bucket, begin, n), v = flat_of(e, PARAM_V, "v", bucket, begin, n);
         tref out[] = {tref_updated(w), tref_updated(m), tref_updated(v), copy};
-        emit_op(e, "adamw", MODEL_ADAMW, attr, in, N_OF(in), out, N_OF(out), NULL);
+        emit_op(e, "adamw", MODEL_ADAMW, attr, in, n_in, out, N_OF(out), NULL);
     } else {
         tref out[] = {tref_updated(w), copy};
-        emit_op(e, "sgd", MODEL_SGD, attr, in, N_OF(in), out, N_OF(out), NULL);
+        emit_op(e, "sgd", MODEL_SGD, attr, in, n_in, out, N_OF(out), NULL);
     }
+    return own;
+}
+
+/* One step of the elements that this rank steps, and then the others' from them. */
+static void emit_optimizer(emit *e, const optimizer_cfg *o, uint32_t bucket, tref hyper, tref stats) {
+    const params *p = &e->m->params;
+    const param_bucket *b = &p->buckets[bucket];
+    moe_adamw_attr *attr = graph_alloc(e->g, sizeof *attr);
+    if (!attr) return;
+    *attr = (moe_adamw_attr){sizeof *attr, o->beta1, o->beta2, o->eps, b->kind == PARAM_VECTOR ? 0 : o->weight_decay};
+    int64_t begin = p->sliced ? b->own : b->begin, n = p->sliced ? b->slice : b->count;
+    tref own = tref_none();
+    for (segment s = {.begin = begin}; next_segment(e, b, begin + n, &s);)
+        own = emit_step(e, o, attr, bucket, &s, hyper, stats);
     if (!p->sliced || members_of(e, b) == 1) return;
     char name[64];
     snprintf(name, sizeof name, "weights.%u.all_gather", bucket);

@@ -370,9 +370,9 @@
     AT(moe_precision_needs, size, 0, 4) \
     AT(moe_precision_needs, act_dtype, 4, 4) \
     AT(moe_precision_needs, weight_dtype, 8, 4) \
-    AT(moe_precision_needs, reserved, 12, 4) \
+    AT(moe_precision_needs, takes_filled, 12, 4) \
     AT(moe_precision_needs, row_align, 16, 8) \
-    SIZE(moe_linear_args, 64) \
+    SIZE(moe_linear_args, 72) \
     AT(moe_linear_args, size, 0, 4) \
     AT(moe_linear_args, role, 4, 4) \
     AT(moe_linear_args, accumulate, 8, 4) \
@@ -383,6 +383,7 @@
     AT(moe_linear_args, out, 40, 8) \
     AT(moe_linear_args, rows, 48, 8) \
     AT(moe_linear_args, workspace, 56, 8) \
+    AT(moe_linear_args, filled, 64, 8) \
     SIZE(moe_precision_v0, 56) \
     AT(moe_precision_v0, size, 0, 4) \
     AT(moe_precision_v0, reserved, 4, 4) \

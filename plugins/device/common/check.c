@@ -84,3 +84,8 @@ moe_status op_want_rows(const moe_op_args *a, const char *op, int64_t max, moe_e
                         (long long)max);
     return MOE_OK;
 }
+
+moe_status op_want_absent(const moe_tensor *t, const char *op, const char *name, moe_err *err) {
+    if (!t) return MOE_OK;
+    return moe_fail(err, MOE_E_UNSUPPORTED, "%s: %s is given, which this device does not take", op, name);
+}

@@ -52,6 +52,9 @@ moe_status op_want_attr(const moe_op_args *a, const char *op, uint64_t bytes, mo
 /* rows is there and its `max` is `max`. dev_offsets is not read: while the graph is built it may be NULL. */
 moe_status op_want_rows(const moe_op_args *a, const char *op, int64_t max, moe_err *err);
 
+/* For a device that has no use for an optional tensor: MOE_E_UNSUPPORTED where it is given (t is not NULL). */
+moe_status op_want_absent(const moe_tensor *t, const char *op, const char *name, moe_err *err);
+
 /* The end of a `sizes` whose operation saves nothing and needs no workspace: both become 0 where `checked`, which is
  * returned, is MOE_OK. */
 static inline moe_status op_sizes_none(moe_status checked, uint64_t *saved, uint64_t *workspace) {

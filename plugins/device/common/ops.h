@@ -68,10 +68,12 @@ moe_status op_check_mla_pack_backward(const moe_op_args *a, moe_err *err);
 typedef struct op_linear_sizes {
     int32_t role; /* MOE_FPROP, MOE_DGRAD, MOE_WGRAD */
     uint32_t accumulate;
-    int64_t m, n, k, groups; /* groups: 0 = dense */
+    int64_t m, n, k, groups;  /* groups: 0 = dense */
+    const moe_tensor *filled; /* of the call's outputs; NULL = absent */
 } op_linear_sizes;
 /* another role; an accumulate above 1; operands whose M, N, K, groups or dtypes do not agree; rows of 0 groups or of
- * another max than M. dev_offsets and dev_counts may be NULL. */
+ * another max than M; filled not [G] I32, or in another call than a grouped wgrad. dev_offsets and dev_counts may be
+ * NULL. */
 moe_status op_check_linear(const moe_op_args *a, op_linear_sizes *out, moe_err *err);
 
 typedef struct op_router_linear_sizes {
@@ -157,14 +159,14 @@ moe_status op_check_sent(const moe_op_args *a, moe_err *err);
 moe_status op_check_convert(const moe_op_args *a, moe_err *err);
 
 /* ---- optimiser ---- */
-/* g not [n] F32, sum not [1] F64 */
+/* g not [n] F32, sum not [1] F64; filled not [G] I32, or n no multiple of G */
 moe_status op_check_sumsq(const moe_op_args *a, moe_err *err);
 /* sum not [1] F64, stats not [2] F32; a max_norm below 0 or NaN */
 moe_status op_check_clip_coef(const moe_op_args *a, moe_err *err);
 /* faults not [n,4] I64, first not [4] I64 */
 moe_status op_check_first_fault(const moe_op_args *a, moe_err *err);
-/* grad not [n] F32, hyper not [4] F32, stats not [2] F32; w, m, v not as grad; copy not [n] BF16; a beta outside [0,1),
- * an eps below 0 or NaN */
+/* grad not [n] F32, hyper not [4] F32, stats not [2] F32; w, m, v not as grad; copy not [n] BF16; filled as above; a
+ * beta outside [0,1), an eps below 0 or NaN */
 moe_status op_check_adamw(const moe_op_args *a, moe_err *err);
 /* the same without m, v, betas and eps */
 moe_status op_check_sgd(const moe_op_args *a, moe_err *err);

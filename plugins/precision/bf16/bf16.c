@@ -2,9 +2,9 @@
  * FP32, and the FP32 master weights are core's. No scales, so no options. The work is in ../common/linear.c. */
 #include <linear.h>
 
-#define FORMAT(align) \
-    { .id = "bf16", .act = MOE_BF16, .weight = MOE_BF16, .row_align = (align) }
-static const linear_format cpu_format = FORMAT(1), cuda_format = FORMAT(LINEAR_CUDA_ROWS);
+#define FORMAT(align, filled) \
+    { .id = "bf16", .act = MOE_BF16, .weight = MOE_BF16, .row_align = (align), .takes_filled = (filled) }
+static const linear_format cpu_format = FORMAT(1, 1), cuda_format = FORMAT(LINEAR_CUDA_ROWS, 0);
 
 static moe_status cpu_create(const moe_precision_cfg *cfg, const moe_host *host, void **self, moe_err *err) {
     (void)cfg; /* no options */

@@ -87,6 +87,25 @@ static moe_status check_operand(const linear *me, const moe_linear_args *args, c
     return MOE_OK;
 }
 
+static const moe_tensor *filled_of(const moe_linear_args *args) {
+    return MOE_REACH(args, moe_linear_args, filled) ? args->filled : NULL;
+}
+
+static moe_status check_filled(const linear *me, const moe_linear_args *args, moe_err *err) {
+    const moe_tensor *t = filled_of(args);
+    const char *id = me->format->id, *role = roles[args->role].name;
+    if (!t) return MOE_OK;
+    if (!me->format->takes_filled)
+        return moe_fail(err, MOE_E_UNSUPPORTED, "precision/%s: %s: filled is not taken on this device", id, role);
+    if (args->role != MOE_WGRAD || !args->rows)
+        return moe_fail(err, MOE_E_ARG, "precision/%s: %s: filled is for grouped wgrad alone", id, role);
+    if (t->dtype != MOE_I32 || t->ndim != 1 || t->shape[0] != (int64_t)args->rows->groups)
+        return moe_fail(err, MOE_E_ARG,
+                        "precision/%s: %s: filled is %s of %d axes, the first of %" PRId64 ", expected I32 [%u]", id,
+                        role, dtype_name(t->dtype), t->ndim, t->shape[0], args->rows->groups);
+    return MOE_OK;
+}
+
 static moe_status check_call(const linear *me, const moe_linear_args *args, moe_err *err) {
     if (args->role < MOE_FPROP || args->role > MOE_WGRAD)
         return moe_fail(err, MOE_E_ARG, "precision/%s: role %d is none of fprop, dgrad, wgrad", me->format->id,
@@ -97,12 +116,12 @@ static moe_status check_call(const linear *me, const moe_linear_args *args, moe_
     moe_status s = MOE_OK;
     for (int i = 0; i < 3 && s == MOE_OK; i++)
         s = check_operand(me, args, &roles[args->role].operands[i], tensors[i], &a, err);
-    return s;
+    return s == MOE_OK ? check_filled(me, args, err) : s;
 }
 
 /* What one call to moe.linear/0 needs around it; borrowed for the call. */
 typedef struct op_call {
-    moe_tensor in[2];
+    moe_tensor in[2], out[2];
     moe_linear_attr attr;
     moe_op_args args;
 } op_call;
@@ -110,13 +129,16 @@ typedef struct op_call {
 static void fill_call(op_call *c, const moe_linear_args *args) {
     c->in[0] = *args->a;
     c->in[1] = *args->b;
+    c->out[0] = *args->out;
+    const moe_tensor *filled = filled_of(args);
+    if (filled) c->out[1] = *filled;
     c->attr = (moe_linear_attr){.size = sizeof c->attr, .role = args->role, .accumulate = args->accumulate};
     c->args = (moe_op_args){.size = sizeof c->args,
                             .n_in = 2,
-                            .n_out = 1,
+                            .n_out = filled ? 2 : 1,
                             .stream = args->stream,
                             .in = c->in,
-                            .out = args->out,
+                            .out = c->out,
                             .attr = &c->attr,
                             .rows = args->rows,
                             .workspace = args->workspace};
@@ -156,6 +178,7 @@ moe_status linear_needs(void *self, moe_precision_needs *needs, moe_err *err) {
     needs->act_dtype = me->format->act;
     needs->weight_dtype = me->format->weight;
     needs->row_align = me->format->row_align;
+    needs->takes_filled = me->format->takes_filled;
     return MOE_OK;
 }
 

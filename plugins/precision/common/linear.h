@@ -6,9 +6,10 @@
 #include <moe/plugin.h>
 
 typedef struct linear_format {
-    const char *id;      /* for messages: "fp32" */
-    int32_t act, weight; /* dtypes */
-    int64_t row_align;   /* rows */
+    const char *id;        /* for messages: "fp32" */
+    int32_t act, weight;   /* dtypes */
+    int64_t row_align;     /* rows */
+    uint32_t takes_filled; /* as in moe_precision_needs */
 } linear_format;
 
 /* row_align on device "cuda": rows of a tile of its tensor cores. */

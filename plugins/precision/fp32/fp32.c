@@ -2,9 +2,9 @@
  * precisions; it has no options, since a reference with variants is none. The work is in ../common/linear.c. */
 #include <linear.h>
 
-#define FORMAT(align) \
-    { .id = "fp32", .act = MOE_F32, .weight = MOE_F32, .row_align = (align) }
-static const linear_format cpu_format = FORMAT(1), cuda_format = FORMAT(LINEAR_CUDA_ROWS);
+#define FORMAT(align, filled) \
+    { .id = "fp32", .act = MOE_F32, .weight = MOE_F32, .row_align = (align), .takes_filled = (filled) }
+static const linear_format cpu_format = FORMAT(1, 1), cuda_format = FORMAT(LINEAR_CUDA_ROWS, 0);
 
 static moe_status cpu_create(const moe_precision_cfg *cfg, const moe_host *host, void **self, moe_err *err) {
     (void)cfg; /* no options */

@@ -1,5 +1,7 @@
 /* The table of names: what the hub calls each tensor and its shape, every parameter exactly once whatever the mixture,
  * and the orders of gpt-oss against their definition. */
+#include <math.h>
+
 #include "families.h"
 
 typedef struct expected {
@@ -245,6 +247,41 @@ START_TEST(gradients_have_the_same_names) {
 }
 END_TEST
 
+/* An expert that no row has reached has a gradient of zeros, whatever memory holds. */
+START_TEST(gradients_of_experts_without_rows_are_zeros) {
+    rig r;
+    hf_map *map = NULL;
+    rig_cfg c = family_cfg(HF_MIXTRAL, 1);
+    c.trainer.programs = TRAINER_TRAIN;
+    c.trainer.model.vocab = 256;
+    c.trainer.model.experts = 16;
+    c.trainer.model.seq = 2;
+    c.trainer.model.micro = c.trainer.global = 1;
+    rig_open(&r, &c, NULL);
+    const params *p = &r.t->model->params;
+    for (uint32_t i = 0; i < p->n; i++) /* NaN */
+        if (p->at[i].experts) rig_fill(&r, p->grad + p->at[i].offset, 0xff, (uint64_t)p->at[i].count * sizeof(float));
+    rig_step(&r, 1);
+    ck_ok(hf_map_of(r.t, &map, err));
+    int empty = 0;
+    for (uint32_t i = 0; i < map->n; i++) {
+        const hf_tensor *x = &map->at[i];
+        float *got = malloc((size_t)x->count * sizeof *got);
+        int64_t zeros = 0;
+        ck_ok(hf_read(r.t, x, 1, got, err));
+        for (int64_t k = 0; k < x->count; k++) {
+            ck_assert_msg(isfinite(got[k]), "%s[%d] = %g", x->name, (int)k, (double)got[k]);
+            zeros += got[k] == 0;
+        }
+        empty += strstr(x->name, "experts") && zeros == x->count;
+        free(got);
+    }
+    ck_assert_int_ge(empty, 2 * 3 * (16 - 2 * 2)); /* layers, matrices; 2 tokens reach at most 4 experts */
+    hf_map_free(map);
+    rig_close(&r);
+}
+END_TEST
+
 int main(void) {
     Suite *s = suite_create("hf_map");
     TCase *t = tcase_create("map");
@@ -254,6 +291,7 @@ int main(void) {
     tcase_add_test(t, packed_matrices_are_cut_by_rows);
     tcase_add_test(t, orders_are_inverse);
     tcase_add_test(t, gradients_have_the_same_names);
+    tcase_add_test(t, gradients_of_experts_without_rows_are_zeros);
     suite_add_tcase(s, t);
     return scratch_run(s);
 }

@@ -43,6 +43,36 @@ START_TEST(each_class_is_one_flat_range) {
 }
 END_TEST
 
+/* Experts' matrices that no other rank has, and nothing else. */
+START_TEST(flags_are_for_experts_that_are_not_reduced) {
+    params p = {.members = {4, 4, 1}};
+    const struct {
+        param entry;
+        int64_t flags;
+    } rows[] = {{entry("w", PARAM_LINEAR, 0, 3, 7), -1},
+                {entry("e.w1", PARAM_LINEAR, 4, 2, 3), -1}, /* over dp */
+                {entry("f.w1", PARAM_LINEAR, 4, 2, 3), 0},
+                {entry("f.w2", PARAM_LINEAR, 4, 3, 2), 4},
+                {entry("f.b1", PARAM_VECTOR, 4, 2, 0), -1}};
+    for (int i = 0; i < 5; i++) {
+        param e = rows[i].entry;
+        e.over = i > 1 ? PARAM_OVER_EDP : PARAM_OVER_DP_CP;
+        ck_assert_int_eq(params_add(&p, &e), i);
+    }
+    params_layout(&p, MOE_F32);
+    ck_assert_int_eq(params_slice(&p, 1, 0), 0);
+    uint64_t grads = params_bytes(&p, PARAMS_GRADS), weights = params_bytes(&p, PARAMS_WEIGHTS);
+    for (uint32_t i = 0; i < p.n; i++) ck_assert_int_eq(p.at[i].flags, -1);
+    params_flag(&p);
+    for (int i = 0; i < 5; i++) ck_assert_int_eq(p.at[params_find(&p, rows[i].entry.name)].flags, rows[i].flags);
+    ck_assert_int_eq(p.n_filled, 8);
+    ck_assert_uint_eq(params_bytes(&p, PARAMS_GRADS), grads + 8 * 4);
+    ck_assert_uint_eq(params_bytes(&p, PARAMS_WEIGHTS), weights);
+    free(p.buckets);
+    free(p.at);
+}
+END_TEST
+
 START_TEST(many_entries_keep_apart) {
     params p = {0};
     for (int i = 0; i < 300; i++) {
@@ -236,6 +266,7 @@ END_TEST
 int main(void) {
     TCase *t = tcase_create("params");
     tcase_add_test(t, each_class_is_one_flat_range);
+    tcase_add_test(t, flags_are_for_experts_that_are_not_reduced);
     tcase_add_test(t, many_entries_keep_apart);
     tcase_add_test(t, experts_have_names_of_their_own);
     tcase_add_test(t, initial_values_follow_from_seed_name_and_element);

@@ -70,6 +70,7 @@ static inline void fake_free(void *self, int32_t space, void *ptr, uint64_t byte
 static inline moe_status fake_needs(void *self, moe_precision_needs *needs, moe_err *err) {
     const fake *f = self;
     needs->row_align = moe_kv_is(f->kv, f->n_kv, "fail", "align") ? 0 : 16;
+    needs->takes_filled = moe_kv_is(f->kv, f->n_kv, "fail", "filled") ? 2 : 0;
     return fake_later(self, err);
 }
 

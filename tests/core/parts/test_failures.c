@@ -58,6 +58,15 @@ START_TEST(impossible_alignments_are_refused) {
 }
 END_TEST
 
+START_TEST(an_answer_that_is_neither_yes_nor_no_is_refused) {
+    fake_set s;
+    parts *p = NULL;
+    fake_set_init(&s, FAKE_PRECISION, "filled");
+    check_fails(parts_create(&p, &s.cfg, err), MOE_E_INTERNAL, made[FAKE_PRECISION], "takes_filled is 2");
+    expect_undone(&s, FAKE_PRECISION + 1);
+}
+END_TEST
+
 START_TEST(a_layer_that_fails_is_named) {
     static const char *const modes[] = {"yes", "dirty", "silently"};
     fake_set s;
@@ -85,6 +94,7 @@ int main(void) {
     tcase_add_loop_test(t, a_failure_after_create_undoes_that_instance_too, FAKE_PRECISION, FAKE_PRECISION + 1);
     tcase_add_loop_test(t, impossible_alignments_are_refused, FAKE_DEVICE, FAKE_DEVICE + 1);
     tcase_add_loop_test(t, impossible_alignments_are_refused, FAKE_PRECISION, FAKE_PRECISION + 1);
+    tcase_add_test(t, an_answer_that_is_neither_yes_nor_no_is_refused);
     tcase_add_loop_test(t, a_layer_that_fails_is_named, 0, 6);
     return run_suite("parts failures", t);
 }

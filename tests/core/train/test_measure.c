@@ -36,16 +36,29 @@ static rig_cfg adamw(const char *precision) {
     return c;
 }
 
-enum { BUCKETS = 4, HYPER = 16 + 8 }; /* nodes of the optimiser; hyper and stats of each */
+/* Nodes of the optimiser: four classes and groups, of which the experts are one, with a node a matrix. Hyper and stats
+ * of each; flags of four experts of each stacked matrix. */
+enum { STACKED = 4, NODES = 3 + STACKED, HYPER = 16 + 8, FLAGS = STACKED * 4 * 4 };
+
+static int takes_filled(const rig *r) {
+    return r->t->model->params.n_filled > 0;
+}
+static uint64_t nodes_of(const rig *r) {
+    return takes_filled(r) ? NODES : 4;
+}
+static uint64_t flags_of(const rig *r) {
+    return takes_filled(r) ? FLAGS : 0;
+}
 
 START_TEST(adamw_reads_four_numbers_an_element_and_writes_three) {
     rig_cfg c = adamw("fp32");
     rig r;
     open_watched(&r, &c);
-    uint64_t elements = trainer_memory_of(r.t).params / (4 * sizeof(float));
+    uint64_t elements = (uint64_t)r.t->model->params.begin[PARAM_CLASSES], nodes = nodes_of(&r), flags = flags_of(&r);
+    ck_assert_uint_eq(trainer_memory_of(r.t).params, elements * 4 * sizeof(float) + flags);
     ck_assert_uint_eq(trainer_memory_of(r.t).weights, elements * sizeof(float));
-    ck_assert_uint_eq(bytes_of(&r, "adamw.update"), 28 * elements + BUCKETS * HYPER);
-    ck_assert_uint_eq(bytes_of(&r, "sumsq.update"), 4 * elements + BUCKETS * sizeof(double));
+    ck_assert_uint_eq(bytes_of(&r, "adamw.update"), 28 * elements + nodes * HYPER + flags);
+    ck_assert_uint_eq(bytes_of(&r, "sumsq.update"), 4 * elements + nodes * sizeof(double) + flags);
     rig_close(&r);
 }
 END_TEST
@@ -56,7 +69,7 @@ START_TEST(adamw_writes_copies_too) {
     open_watched(&r, &c);
     const model *m = r.t->model;
     uint64_t elements = (uint64_t)m->params.begin[PARAM_CLASSES], linear = (uint64_t)m->params.begin[PARAM_LINEAR + 1];
-    ck_assert_uint_eq(bytes_of(&r, "adamw.update"), 28 * elements + 2 * linear + BUCKETS * HYPER);
+    ck_assert_uint_eq(bytes_of(&r, "adamw.update"), 28 * elements + 2 * linear + nodes_of(&r) * HYPER + flags_of(&r));
     ck_assert_uint_eq(trainer_memory_of(r.t).weights, 4 * (elements - linear) + 2 * linear);
     rig_close(&r);
 }
@@ -66,8 +79,8 @@ START_TEST(sgd_reads_two_numbers_an_element_and_writes_one) {
     rig_cfg c = rig_default();
     rig r;
     open_watched(&r, &c);
-    uint64_t elements = trainer_memory_of(r.t).params / (2 * sizeof(float));
-    ck_assert_uint_eq(bytes_of(&r, "sgd.update"), 12 * elements + BUCKETS * HYPER);
+    uint64_t elements = (uint64_t)r.t->model->params.begin[PARAM_CLASSES];
+    ck_assert_uint_eq(bytes_of(&r, "sgd.update"), 12 * elements + nodes_of(&r) * HYPER + flags_of(&r));
     rig_close(&r);
 }
 END_TEST
@@ -120,6 +133,27 @@ START_TEST(products_that_add_read_what_they_add_to) {
     uint64_t dw = WIDTH * H * 4, dy = T * WIDTH * 4, x = T * H * 4;
     ck_assert_uint_eq(bytes_of(&r, "L0.mb0.qkv.wgrad.bwd"), dy + x + dw);
     ck_assert_uint_eq(bytes_of(&r, "L0.mb1.qkv.wgrad.bwd"), dy + x + 2 * dw);
+    rig_close(&r);
+}
+END_TEST
+
+/* One token with two choices of 32 experts, twice. */
+START_TEST(experts_without_rows_move_no_gradient) {
+    rig_cfg c = rig_default();
+    c.trainer.model.experts = 32;
+    c.trainer.model.seq = c.trainer.model.micro = 1;
+    c.trainer.global = 2;
+    rig r;
+    open_watched(&r, &c);
+    const params *p = &r.t->model->params;
+    uint64_t elements = (uint64_t)p->begin[PARAM_CLASSES], experts = 2 * 32 * 3 * 24 * H;
+    if (takes_filled(&r)) {
+        uint64_t dw = 2 * 24 * H * 4, dz = 2 * 2 * 24 * 4, x = 2 * H * 4, flags = STACKED * 32 * 4;
+        ck_assert_uint_eq(bytes_of(&r, "L0.mb0.experts.w1.wgrad.bwd"), dz + x + 2 * dw + 32 * 4);
+        ck_assert_uint_eq(bytes_of(&r, "L0.mb1.experts.w1.wgrad.bwd"), dz + x + 2 * 2 * dw + 32 * 4);
+        ck_assert_uint_eq(bytes_of(&r, "sumsq.update"), 4 * (elements - experts / 32 * 28) + NODES * 8 + flags);
+        ck_assert_uint_eq(bytes_of(&r, "sgd.update"), 12 * elements - 4 * experts / 32 * 28 + NODES * HYPER + flags);
+    }
     rig_close(&r);
 }
 END_TEST
@@ -322,6 +356,7 @@ int main(void) {
     tcase_add_test(t, what_does_not_turn_does_not_count);
     tcase_add_test(t, logits_count_as_read_and_written_in_place);
     tcase_add_test(t, products_that_add_read_what_they_add_to);
+    tcase_add_test(t, experts_without_rows_move_no_gradient);
     tcase_add_test(t, a_lookup_reads_rows_and_not_the_table);
     tcase_add_test(t, a_device_without_an_operation_has_no_figure);
     tcase_add_test(t, plain_products_have_operands_of_their_own);

@@ -155,6 +155,110 @@ START_TEST(bf16_is_rounded_once) {
 }
 END_TEST
 
+/* ---- filled ---- */
+/* A grouped weight gradient with flags, which are random before it. Blocks that are not filled hold NaN: whoever reads
+ * them gives it on, and those of groups without rows stay as they are, bit by bit. */
+static void run_filled(linear_case z, uint32_t seed) {
+    linear_data d;
+    int64_t block = z.n * z.k;
+    uint64_t bytes = z.groups * sizeof(int32_t);
+    linear_make(&c, &z, &d, seed);
+    int32_t *filled = device_open_alloc(&c, bytes), before[16];
+    for (uint32_t g = 0; g < z.groups; g++) {
+        filled[g] = before[g] = (int32_t)(linear_random(&seed) % 2);
+        if (!before[g]) memset((float *)d.out + g * block, 0xff, (size_t)block * 4);
+    }
+    float *first = malloc((size_t)d.nout * 4 + 4);
+    memcpy(first, d.out, (size_t)d.nout * 4);
+    moe_tensor to[] = {d.to[0], device_open_tensor(filled, MOE_I32, 1, (int64_t)z.groups)};
+    moe_linear_attr attr = {sizeof attr, MOE_WGRAD, z.accumulate, 0};
+    moe_op_args args = {.n_in = 2, .n_out = 2, .in = d.in, .out = to, .attr = &attr, .rows = &d.rows};
+    moe_status s = device_open_forward(&c, MOE_OP_LINEAR, &args, &err);
+    ck_assert_msg(s == MOE_OK, "%s", err.msg);
+    for (uint32_t g = 0; g < z.groups; g++) {
+        linear_case one = z;
+        one.accumulate = z.accumulate && before[g];
+        ck_assert_int_eq(filled[g], one.accumulate || z.counts[g] > 0);
+        if (!z.counts[g]) ck_assert_mem_eq((float *)d.out + g * block, first + g * block, (size_t)block * 4);
+        for (int64_t i = g * block; i < (g + 1) * block && z.counts[g]; i++)
+            if (((float *)d.out)[i] != linear_want(&one, &d, i))
+                ck_abort_msg("accumulate %u, block %u, filled %d: dw[%lld] is %g, want %g", z.accumulate, g, before[g],
+                             (long long)i, (double)((float *)d.out)[i], (double)linear_want(&one, &d, i));
+    }
+    free(first);
+    device_open_free(&c, filled, bytes);
+    linear_drop(&c, &d);
+}
+
+static void run_filled_all(linear_case z, uint32_t seed) {
+    z.role = MOE_WGRAD;
+    z.out_dtype = MOE_F32;
+    for (int t = 0; t < 2; t++)
+        for (z.accumulate = 0; z.accumulate < 2; z.accumulate++) {
+            z.dtype = dtypes[t][0];
+            run_filled(z, seed++);
+        }
+}
+
+static int takes_filled(void) {
+    return strcmp(test_device(), "cuda") != 0;
+}
+
+START_TEST(blocks_without_rows_are_left_alone_where_flags_are_given) {
+    uint32_t seed = 11u * (uint32_t)_i + 3;
+    static const int64_t aligns[] = {1, 8, 32};
+    if (!takes_filled()) return;
+    linear_case z = {.n = 1 + linear_random(&seed) % 70, .k = 1 + linear_random(&seed) % 70};
+    make_groups(&z, 1 + linear_random(&seed) % 16, 40, aligns[_i % 3], &seed);
+    run_filled_all(z, seed);
+    linear_case none = {.n = 12, .k = 9, .groups = 4, .m = 5}; /* no rows at all */
+    run_filled_all(none, seed);
+}
+END_TEST
+
+/* Two threads take the tiles of a block, and all see the flag that was there before. */
+START_TEST(every_tile_of_a_block_sees_its_flag) {
+    linear_case z = {.m = 40, .n = 1100, .k = 700, .groups = 4, .offsets = {0, 9, 9, 30, 40}, .counts = {7, 0, 20, 10}};
+    if (takes_filled()) run_filled_all(z, 5 + (uint32_t)_i);
+}
+END_TEST
+
+START_TEST(flags_that_do_not_fit_are_refused) {
+    static const struct {
+        const char *text;
+        int32_t role, dtype;
+        int64_t groups; /* of the flags */
+        int grouped;
+        moe_status status;
+    } rows[] = {
+        {"", MOE_WGRAD, MOE_I32, 2, 1, MOE_OK},
+        {"moe.linear/0: filled is given, and the call is no grouped wgrad", MOE_FPROP, MOE_I32, 2, 1, MOE_E_ARG},
+        {"moe.linear/0: filled is given, and the call is no grouped wgrad", MOE_WGRAD, MOE_I32, 2, 0, MOE_E_ARG},
+        {"moe.linear/0: filled is [2] F32, want [2] I32", MOE_WGRAD, MOE_F32, 2, 1, MOE_E_ARG},
+        {"moe.linear/0: filled is [3] I32, want [2] I32", MOE_WGRAD, MOE_I32, 3, 1, MOE_E_ARG}};
+    const moe_op *op = device_open_find(&c, MOE_OP_LINEAR);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        int wgrad = rows[i].role == MOE_WGRAD;
+        moe_linear_attr attr = {sizeof attr, rows[i].role, 0, 0};
+        moe_tensor x = device_open_tensor(NULL, MOE_F32, 2, 4, 7), y = device_open_tensor(NULL, MOE_F32, 2, 4, 5);
+        moe_tensor w = rows[i].grouped ? device_open_tensor(NULL, MOE_F32, 3, 2, 5, 7)
+                                       : device_open_tensor(NULL, MOE_F32, 2, 5, 7);
+        moe_tensor in[] = {wgrad ? y : x, wgrad ? x : w};
+        moe_tensor out[] = {wgrad ? w : y, device_open_tensor(NULL, rows[i].dtype, 1, rows[i].groups)};
+        moe_rows two = {.size = sizeof two, .groups = 2, .max = 4, .host_total = -1};
+        moe_op_args args = {.size = sizeof args, .n_in = 2, .n_out = 2, .in = in, .out = out, .attr = &attr};
+        uint64_t saved = 0, workspace = 0;
+        if (rows[i].grouped) args.rows = &two;
+        moe_status want = rows[i].status, s = op->sizes(c.self, &args, &saved, &workspace, &err);
+        if (!takes_filled() && want == MOE_OK) want = MOE_E_UNSUPPORTED;
+        ck_assert_msg(s == want, "status %d: %s", s, err.msg);
+        if (want) ck_assert_msg(strstr(err.msg, rows[i].text) != NULL, "got: %s", err.msg);
+        if (want == MOE_E_UNSUPPORTED)
+            ck_assert_str_eq(err.msg, "moe.linear/0: filled is given, which this device does not take");
+    }
+}
+END_TEST
+
 /* Both ways of multiplying BF16 on the CPU, whatever `auto` takes here. A machine without the instructions says so. */
 START_TEST(bf16_converted_and_native_equal_the_triple_loop) {
     if (!test_on_cpu()) return;
@@ -168,6 +272,7 @@ START_TEST(bf16_converted_and_native_equal_the_triple_loop) {
         make_groups(&groups, 9, 60, 8, &seed);
         run_all(dense, seed);
         run_all(groups, seed);
+        run_filled_all(groups, seed);
         device_open_stop(&c);
     } else {
         ck_assert_int_eq(_i % 2, 1);
@@ -306,6 +411,9 @@ int main(void) {
     tcase_add_test(t, C068_padding_rows_of_an_aligned_group_become_zero);
     tcase_add_test(t, counts_may_be_left_out);
     tcase_add_test(t, bf16_is_rounded_once);
+    tcase_add_loop_test(t, blocks_without_rows_are_left_alone_where_flags_are_given, 0, 12);
+    tcase_add_loop_test(t, every_tile_of_a_block_sees_its_flag, 0, 4);
+    tcase_add_test(t, flags_that_do_not_fit_are_refused);
     tcase_add_loop_test(t, bf16_converted_and_native_equal_the_triple_loop, 0, 4);
     tcase_add_loop_test(t, same_bits_with_one_two_and_three_threads, 0, 6);
     tcase_add_test(t, products_start_no_threads_of_their_own);

@@ -116,7 +116,8 @@ static inline moe_status plain_convert(void *dev, const moe_op_args *args, moe_e
 /* ---- moe.linear/0 ---- */
 
 /* Rows [from, to) of one group with weights or their gradient at w0 elements; rows at and past valid are padding. */
-static inline void plain_linear_rows(const moe_op_args *args, int64_t from, int64_t valid, int64_t to, int64_t w0) {
+static inline void plain_linear_rows(const moe_op_args *args, int64_t from, int64_t valid, int64_t to, int64_t w0,
+                                     int add) {
     const moe_linear_attr *at = args->attr;
     const moe_tensor *a = &args->in[0], *b = &args->in[1], *out = &args->out[0];
     const moe_tensor *w = at->role == MOE_WGRAD ? out : b;
@@ -125,7 +126,7 @@ static inline void plain_linear_rows(const moe_op_args *args, int64_t from, int6
     if (at->role == MOE_WGRAD) { /* dw[i][j] = sum of dy[r][i] x[r][j] */
         for (int64_t i = 0; i < n; i++)
             for (int64_t j = 0; j < k; j++) {
-                float sum = at->accumulate ? plain_get(out, w0 + i * k + j) : 0.0f;
+                float sum = add ? plain_get(out, w0 + i * k + j) : 0.0f;
                 for (int64_t r = from; r < valid; r++) sum += plain_get(a, r * n + i) * plain_get(b, r * k + j);
                 plain_put(out, w0 + i * k + j, sum);
             }
@@ -133,7 +134,7 @@ static inline void plain_linear_rows(const moe_op_args *args, int64_t from, int6
     }
     for (int64_t r = from; r < to; r++)
         for (int64_t c = 0; c < columns; c++) {
-            float sum = at->accumulate ? plain_get(out, r * columns + c) : 0.0f;
+            float sum = add ? plain_get(out, r * columns + c) : 0.0f;
             for (int64_t i = 0; i < inner && r < valid; i++)
                 sum +=
                     plain_get(a, r * inner + i) * plain_get(b, at->role == MOE_FPROP ? w0 + c * k + i : w0 + i * k + c);
@@ -146,12 +147,16 @@ static inline moe_status plain_linear(void *dev, const moe_op_args *args, moe_er
     const moe_tensor *w = at->role == MOE_WGRAD ? &args->out[0] : &args->in[1];
     const int64_t per_group = w->shape[w->ndim - 2] * w->shape[w->ndim - 1], rows = args->in[0].shape[0];
     if (!args->rows) {
-        plain_linear_rows(args, 0, rows, rows, 0);
+        plain_linear_rows(args, 0, rows, rows, 0, at->accumulate != 0);
         return MOE_OK;
     }
+    int32_t *filled = args->n_out > 1 ? args->out[1].data : NULL;
     for (uint32_t g = 0; g < args->rows->groups; g++) {
-        const int64_t from = args->rows->dev_offsets[g];
-        plain_linear_rows(args, from, from + args->rows->dev_counts[g], args->rows->dev_offsets[g + 1], g * per_group);
+        const int64_t from = args->rows->dev_offsets[g], count = args->rows->dev_counts[g];
+        const int add = at->accumulate && (!filled || filled[g]);
+        if (filled && (count || !at->accumulate)) filled[g] = count > 0;
+        if (filled && !count) continue;
+        plain_linear_rows(args, from, from + count, args->rows->dev_offsets[g + 1], g * per_group, add);
     }
     return MOE_OK;
 }

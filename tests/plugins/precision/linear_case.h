@@ -23,8 +23,9 @@ typedef struct product_case {
     uint32_t accumulate, groups;
     int64_t m, n, k, align, spare;
     const int64_t *counts;
-    int exact;       /* small integers: compared bit for bit; else within rounding */
-    int host_counts; /* the rows' numbers are known to the host too */
+    const int32_t *filled; /* [groups] what the flags are before a wgrad that has them; NULL: none are given */
+    int exact;             /* small integers: compared bit for bit; else within rounding */
+    int host_counts;       /* the rows' numbers are known to the host too */
 } product_case;
 /* Runs it and checks every element of the output, and that rows past the last are not touched. */
 void product_check(precision_case *c, const product_case *p);

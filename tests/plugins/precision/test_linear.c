@@ -10,6 +10,7 @@ typedef struct product {
     float *first; /* what out held before the call; NULL: poison */
     moe_rows rows;
     int64_t *offsets, *counts, n_offsets, m;
+    moe_tensor filled; /* [groups] */
 } product;
 
 static const int64_t guard = 32; /* elements behind the output */
@@ -94,6 +95,12 @@ static void prepare(precision_case *c, product *x) {
     if (p->role == MOE_WGRAD) blank_rows(x, &x->b);
     memset(x->out.data, 0xff, (uint64_t)(elements(&x->out) + guard) * width(p->out_dtype)); /* NaN */
     if (p->accumulate) fill(&x->out, p->exact, 3);
+    for (int64_t i = 0; p->filled && i < elements(&x->out); i++) /* a block that is not filled holds anything */
+        if (!p->filled[i / (n * k)]) plain_put(&x->out, i, NAN);
+    if (p->filled) {
+        x->filled = (moe_tensor){device_alloc(&c->dev, 4 * (uint64_t)g), MOE_I32, 1, {g, 1, 1, 1}};
+        memcpy(x->filled.data, p->filled, 4 * (size_t)g);
+    }
     x->first = malloc((uint64_t)(elements(&x->out) + 1) * sizeof *x->first);
     for (int64_t i = 0; i < elements(&x->out); i++) x->first[i] = plain_get(&x->out, i);
 }
@@ -116,12 +123,14 @@ static double one(const product *x, int64_t i, int64_t from, int64_t to, int64_t
     return sum;
 }
 
-/* Elements [begin, end) of the output, of one group (or all, dense). Returns how many are wrong. */
-static int64_t check_part(const product *x, int64_t begin, int64_t end, int64_t from, int64_t to, int64_t w0) {
+/* Elements [begin, end) of the output, of one group (or all, dense), added to what was there. Returns how many are
+ * wrong.
+ */
+static int64_t check_part(const product *x, int64_t begin, int64_t end, int64_t from, int64_t to, int64_t w0, int add) {
     int64_t wrong = 0;
     for (int64_t i = begin; i < end; i++) {
         double size, want = one(x, i, from, to, w0, &size);
-        if (x->p->accumulate) {
+        if (add) {
             want += (double)x->first[i];
             size += fabs((double)x->first[i]);
         }
@@ -137,16 +146,28 @@ static int64_t check_part(const product *x, int64_t begin, int64_t end, int64_t 
     return wrong;
 }
 
+/* The block of group g, which begins at w0, and its flag. */
+static int64_t check_block(const product *x, uint32_t g, int64_t w0, int64_t size) {
+    const product_case *p = x->p;
+    const int64_t from = x->offsets[g], to = from + x->counts[g];
+    if (!p->filled) return check_part(x, w0, w0 + size, from, to, w0, p->accumulate != 0);
+    const int before = p->accumulate && p->filled[g], want = before || to > from;
+    int64_t wrong = ((const int32_t *)x->filled.data)[g] != want;
+    if (to > from) return wrong + check_part(x, w0, w0 + size, from, to, w0, before);
+    return wrong + (memcmp((const float *)x->out.data + w0, x->first + w0, (size_t)size * 4) != 0);
+}
+
 static int64_t check_groups(const product *x) {
     const int64_t per_group = x->p->n * x->p->k, columns = x->p->role == MOE_FPROP ? x->p->n : x->p->k;
+    const int add = x->p->accumulate != 0;
     int64_t wrong = 0;
     for (uint32_t g = 0; g < x->p->groups; g++) {
         const int64_t from = x->offsets[g], to = from + x->counts[g], w0 = g * per_group;
         if (x->p->role == MOE_WGRAD) {
-            wrong += check_part(x, w0, w0 + per_group, from, to, w0);
+            wrong += check_block(x, g, w0, per_group);
             continue;
         }
-        wrong += check_part(x, from * columns, to * columns, from, to, w0);
+        wrong += check_part(x, from * columns, to * columns, from, to, w0, add);
         for (int64_t i = to * columns; i < x->offsets[g + 1] * columns; i++) /* padding: zero, or as it was */
             wrong += plain_get(&x->out, i) != (x->p->accumulate ? x->first[i] : 0.0f);
     }
@@ -175,12 +196,13 @@ void product_check(precision_case *c, const product_case *p) {
                             .a = &x.a,
                             .b = &x.b,
                             .out = &x.out,
-                            .rows = p->groups ? &x.rows : NULL};
+                            .rows = p->groups ? &x.rows : NULL,
+                            .filled = p->filled ? &x.filled : NULL};
     uint64_t workspace = 0;
     ck_assert_msg(c->table->sizes(c->self, &args, &workspace, &c->err) == MOE_OK, "%s", c->err.msg);
     if (workspace) args.workspace = device_alloc_in(&c->dev, MOE_SPACE_DEVICE, workspace);
     ck_assert_msg(device_run(&c->dev, enter_linear, c, &args, &c->err) == MOE_OK, "%s", c->err.msg);
-    int64_t wrong = p->groups ? check_groups(&x) : check_part(&x, 0, elements(&x.out), 0, x.m, 0);
+    int64_t wrong = p->groups ? check_groups(&x) : check_part(&x, 0, elements(&x.out), 0, x.m, 0, p->accumulate != 0);
     const unsigned char *end = (unsigned char *)x.out.data + (uint64_t)elements(&x.out) * width(p->out_dtype);
     for (uint64_t i = 0; i < (uint64_t)guard * width(p->out_dtype); i++) wrong += end[i] != 0xff;
     ck_assert_msg(
@@ -192,6 +214,7 @@ void product_check(precision_case *c, const product_case *p) {
     tensor_free(&c->dev, &x.a);
     tensor_free(&c->dev, &x.b);
     tensor_free(&c->dev, &x.out);
+    if (p->filled) device_free(&c->dev, x.filled.data, 4 * (uint64_t)p->groups);
     if (p->groups) {
         device_free(&c->dev, x.offsets, 8 * (uint64_t)x.n_offsets);
         device_free(&c->dev, x.counts, 8 * (uint64_t)p->groups);
@@ -261,6 +284,29 @@ START_TEST(C065_rows_past_the_last_are_never_touched) {
 }
 END_TEST
 
+/* What no row has reached is noted, and neither written nor read. */
+START_TEST(blocks_without_rows_are_left_alone_where_flags_are_given) {
+    const int64_t counts[] = {4, 0, 3, 0, 2, 0};
+    const int32_t before[] = {1, 1, 0, 0, 1, 1}, none[6] = {0};
+    precision_case c;
+    precision_open(&c, _i);
+    moe_precision_needs needs = {.size = sizeof needs};
+    ck_assert_int_eq(c.table->needs(c.self, &needs, &c.err), MOE_OK);
+    ck_assert_uint_eq(needs.takes_filled, strcmp(test_device(), "cuda") != 0);
+    for (uint32_t i = 0; i < 4 && needs.takes_filled; i++) {
+        product_case p = {.role = MOE_WGRAD, .out_dtype = MOE_F32, .accumulate = i % 2, .groups = 6, .counts = counts};
+        p.align = 4;
+        p.spare = 5;
+        p.n = 6;
+        p.k = 5;
+        p.exact = 1;
+        p.filled = i < 2 ? before : none;
+        product_check(&c, &p);
+    }
+    precision_close(&c);
+}
+END_TEST
+
 START_TEST(needs_are_those_of_the_format) {
     precision_case c;
     precision_open(&c, _i);
@@ -281,6 +327,7 @@ Suite *suite_linear(void) {
     tcase_add_loop_test(t, C066_groups_without_rows_give_zero_gradients, 0, N_COMBINATIONS);
     tcase_add_loop_test(t, C067_no_rows_at_all_give_zero_gradients, 0, N_COMBINATIONS);
     tcase_add_loop_test(t, C065_rows_past_the_last_are_never_touched, 0, N_COMBINATIONS);
+    tcase_add_loop_test(t, blocks_without_rows_are_left_alone_where_flags_are_given, 0, N_COMBINATIONS);
     tcase_add_loop_test(t, needs_are_those_of_the_format, 0, N_COMBINATIONS);
     suite_add_tcase(s, t);
     return s;

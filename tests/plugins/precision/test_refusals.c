@@ -13,9 +13,14 @@ typedef struct refusal {
     const char *text; /* after "precision/ID: "; NULL = fits */
 } refusal;
 
-static void expect(precision_case *c, const refusal *r) {
-    const moe_linear_args args = {
-        .size = sizeof args, .role = r->role, .a = &r->a, .b = &r->b, .out = &r->out, .rows = r->rows};
+static void expect_of(precision_case *c, const refusal *r, const moe_tensor *filled, moe_status code) {
+    const moe_linear_args args = {.size = sizeof args,
+                                  .role = r->role,
+                                  .a = &r->a,
+                                  .b = &r->b,
+                                  .out = &r->out,
+                                  .rows = r->rows,
+                                  .filled = filled};
     uint64_t workspace = 0;
     const moe_status s = c->table->sizes(c->self, &args, &workspace, &c->err);
     if (!r->text) {
@@ -24,11 +29,15 @@ static void expect(precision_case *c, const refusal *r) {
     }
     char want[504];
     snprintf(want, sizeof want, "precision/%s: %s", c->act == MOE_F32 ? "fp32" : "bf16", r->text);
-    ck_assert_int_eq(s, MOE_E_ARG);
+    ck_assert_int_eq(s, code);
     ck_assert_str_eq(c->err.msg, want);
     c->err.msg[0] = 0;
-    ck_assert_int_eq(c->table->linear(c->self, &args, &c->err), MOE_E_ARG); /* nor in a step */
+    ck_assert_int_eq(c->table->linear(c->self, &args, &c->err), code); /* nor in a step */
     ck_assert_str_eq(c->err.msg, want);
+}
+
+static void expect(precision_case *c, const refusal *r) {
+    expect_of(c, r, NULL, MOE_E_ARG);
 }
 
 START_TEST(shapes_that_do_not_fit) {
@@ -56,6 +65,34 @@ START_TEST(shapes_that_do_not_fit) {
         {MOE_FPROP, x, shape(t, 3, 3, 4, 6), y, &rows, "fprop: w has G = 3, but rows has 2 groups"},
         {MOE_FPROP, shape(t, 2, 9, 6, 1), ws, y, &rows, "fprop: x has M = 9, but rows.max has M = 8"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) expect(&c, &cases[i]);
+    precision_close(&c);
+}
+END_TEST
+
+START_TEST(flags_that_do_not_fit) {
+    precision_case c;
+    precision_open(&c, _i);
+    const int takes = strcmp(test_device(), "cuda") != 0;
+    const moe_rows rows = {.size = sizeof rows, .groups = 2, .max = 8, .host_total = -1};
+    const moe_tensor x = shape(c.act, 2, 8, 6, 1), y = shape(c.act, 2, 8, 4, 1), w = shape(c.act, 3, 2, 4, 6),
+                     dw = shape(MOE_F32, 2, 4, 6, 1), dws = shape(MOE_F32, 3, 2, 4, 6);
+    const moe_tensor flags[] = {shape(MOE_I32, 1, 2, 1, 1), shape(MOE_I32, 1, 3, 1, 1), shape(MOE_I64, 1, 2, 1, 1)};
+    const struct {
+        refusal r;
+        int flag;
+    } cases[] = {
+        {{MOE_WGRAD, y, x, dws, &rows, NULL}, 0},
+        {{MOE_WGRAD, y, x, dw, NULL, "wgrad: filled is for grouped wgrad alone"}, 0},
+        {{MOE_FPROP, x, w, y, &rows, "fprop: filled is for grouped wgrad alone"}, 0},
+        {{MOE_WGRAD, y, x, dws, &rows, "wgrad: filled is I32 of 1 axes, the first of 3, expected I32 [2]"}, 1},
+        {{MOE_WGRAD, y, x, dws, &rows, "wgrad: filled is I64 of 1 axes, the first of 2, expected I32 [2]"}, 2}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        refusal r = cases[i].r;
+        if (!takes)
+            r.text = r.role == MOE_FPROP ? "fprop: filled is not taken on this device"
+                                         : "wgrad: filled is not taken on this device";
+        expect_of(&c, &r, &flags[cases[i].flag], takes ? MOE_E_ARG : MOE_E_UNSUPPORTED);
+    }
     precision_close(&c);
 }
 END_TEST
@@ -106,6 +143,7 @@ Suite *suite_refusals(void) {
     Suite *s = suite_create("precision refusals");
     TCase *t = tcase_create("all");
     tcase_add_loop_test(t, shapes_that_do_not_fit, 0, N_COMBINATIONS);
+    tcase_add_loop_test(t, flags_that_do_not_fit, 0, N_COMBINATIONS);
     tcase_add_loop_test(t, dtypes_that_do_not_fit, 0, N_COMBINATIONS);
     tcase_add_loop_test(t, a_device_without_products_is_named, 0, N_FORMATS);
     tcase_add_loop_test(t, C122_a_host_without_a_device_is_refused_with_text, 0, N_FORMATS);

@@ -24,6 +24,14 @@ static moe_status check_operands(const moe_op_args *a, const op_linear_sizes *z,
     return op_want(&out[0], linear, name[2], dtype, 2, z->role == MOE_FPROP ? y : x, err);
 }
 
+/* The blocks of dw that hold values. */
+static moe_status check_filled(const op_linear_sizes *z, moe_err *err) {
+    if (!z->filled) return MOE_OK;
+    if (z->role != MOE_WGRAD || !z->groups)
+        return moe_fail(err, MOE_E_ARG, "%s: filled is given, and the call is no grouped wgrad", linear);
+    return op_want(z->filled, linear, "filled", MOE_I32, 1, &z->groups, err);
+}
+
 static moe_status check_attr(const moe_linear_attr *attr, moe_err *err) {
     if (attr->role < MOE_FPROP || attr->role > MOE_WGRAD)
         return moe_fail(err, MOE_E_ARG, "%s: role is %d, want 0 (fprop), 1 (dgrad) or 2 (wgrad)", linear, attr->role);
@@ -35,7 +43,7 @@ static moe_status check_attr(const moe_linear_attr *attr, moe_err *err) {
 /* Reads M, N, K from the operands that have them and checks everything else against that. */
 moe_status op_check_linear(const moe_op_args *a, op_linear_sizes *out, moe_err *err) {
     moe_status s = op_want_attr(a, linear, sizeof(moe_linear_attr), err);
-    if (s == MOE_OK) s = op_want_lists(a, linear, 2, 2, 1, 1, err);
+    if (s == MOE_OK) s = op_want_lists(a, linear, 2, 2, 1, 2, err);
     if (s == MOE_OK) s = check_attr(a->attr, err);
     if (s != MOE_OK) return s;
     const moe_linear_attr *attr = a->attr;
@@ -48,9 +56,11 @@ moe_status op_check_linear(const moe_op_args *a, op_linear_sizes *out, moe_err *
     op_linear_sizes z = {.role = attr->role, .accumulate = attr->accumulate, .m = first->shape[0], .k = inner};
     z.n = attr->role == MOE_FPROP ? outer : first->shape[1];
     z.groups = a->rows ? (int64_t)a->rows->groups : 0;
+    z.filled = op_optional(a->out, a->n_out, 1);
     if (a->rows && z.groups == 0) return moe_fail(err, MOE_E_ARG, "%s: rows has 0 groups", linear);
     if (a->rows) s = op_want_rows(a, linear, z.m, err);
     if (s == MOE_OK) s = check_operands(a, &z, err);
+    if (s == MOE_OK) s = check_filled(&z, err);
     if (s == MOE_OK) *out = z;
     return s;
 }

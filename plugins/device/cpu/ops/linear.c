@@ -46,7 +46,15 @@ static void zero_padding(void *arg, int64_t g, cpu_worker *w) {
     cpu_zero(p->out, first * width, (p->rows->dev_offsets[g + 1] - first) * width);
 }
 
-static moe_status run_grouped(cpu_device *dev, const moe_op_args *a, product *p, moe_err *err) {
+/* ---- blocks that hold values ---- */
+/* After the product, whose tiles all see what was there before. */
+static void note_filled(const product *p, int32_t *filled) {
+    for (int64_t g = 0; g < p->groups; g++)
+        if (p->count[g] > 0 || !p->accumulate) filled[g] = p->count[g] > 0;
+}
+
+static moe_status run_grouped(cpu_device *dev, const moe_op_args *a, product *p, const moe_tensor *filled,
+                              moe_err *err) {
     const moe_rows *rows = a->rows;
     moe_status s = check_rows(rows, err);
     if (s != MOE_OK) return s;
@@ -58,9 +66,11 @@ static moe_status run_grouped(cpu_device *dev, const moe_op_args *a, product *p,
         valid += counts[g];
     }
     p->room = room;
+    p->filled = filled ? filled->data : NULL;
     p->begin = rows->dev_offsets;
     p->count = counts;
     s = product_run(dev, p, OP, err);
+    if (s == MOE_OK && filled) note_filled(p, filled->data);
     int has_padding = valid < rows->dev_offsets[p->groups] - rows->dev_offsets[0];
     if (s == MOE_OK && has_padding && p->role != MOE_WGRAD && !p->accumulate) {
         padding pad = {rows, counts, &a->out[0]};
@@ -77,7 +87,7 @@ static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
     p.a = a->in[0];
     p.b = a->in[1];
     p.out = a->out[0];
-    if (z.groups) return run_grouped(dev, a, &p, err);
+    if (z.groups) return run_grouped(dev, a, &p, z.filled, err);
     int64_t begin = 0, count = z.m, room[PRODUCT_ROOM(1)];
     p.groups = 1;
     p.begin = &begin;

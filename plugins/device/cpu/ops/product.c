@@ -113,6 +113,11 @@ static dnnl_status_t multiply_bf16(const job *j, int64_t g, span r, span c, int6
     return (dnnl_status_t)cpu_bf16_multiply(j->bf16, &call);
 }
 
+/* Is the group's part of out added to? A block that is not filled holds nothing to add to. */
+static int adds(const product *p, int64_t g) {
+    return p->accumulate && (!p->filled || p->filled[g]);
+}
+
 /* A tile without depth: a group without rows has a weight gradient of zeros. */
 static void zero_tile(const product *p, span r, span c, int64_t at, int64_t ld) {
     int64_t item = p->out.dtype == MOE_BF16 ? 2 : 4, rows = r.size, bytes = c.size * item;
@@ -127,18 +132,17 @@ static void zero_tile(const product *p, span r, span c, int64_t at, int64_t ld) 
 static dnnl_status_t run_tile(const job *j, int64_t g, span r, span c, int64_t depth, int64_t at, int64_t ld,
                               float *scratch) {
     const product *p = j->p;
-    int narrow = p->out.dtype == MOE_BF16;
+    int narrow = p->out.dtype == MOE_BF16, add = adds(p, g);
     float *acc = narrow ? scratch : (float *)p->out.data + at;
     int64_t acc_ld = narrow ? c.size : ld;
-    for (int64_t i = 0; i < r.size && narrow && p->accumulate; i++)
-        cpu_load(&p->out, at + i * ld, c.size, acc + i * acc_ld);
+    for (int64_t i = 0; i < r.size && narrow && add; i++) cpu_load(&p->out, at + i * ld, c.size, acc + i * acc_ld);
     dnnl_status_t s = dnnl_success;
     if (j->bf16) {
-        s = multiply_bf16(j, g, r, c, depth, p->accumulate != 0, acc, acc_ld);
+        s = multiply_bf16(j, g, r, c, depth, add, acc, acc_ld);
     } else {
         int64_t parts = cpu_blocks(depth, DEPTH);
         for (int64_t i = 0; i < parts && s == dnnl_success; i++)
-            s = multiply(p, g, r, c, cut(depth, parts, i), i > 0 || p->accumulate ? 1.0f : 0.0f, acc, acc_ld,
+            s = multiply(p, g, r, c, cut(depth, parts, i), i > 0 || add ? 1.0f : 0.0f, acc, acc_ld,
                          scratch + EDGE * EDGE);
     }
     for (int64_t i = 0; i < r.size && narrow && s == dnnl_success; i++)
@@ -160,6 +164,13 @@ static shape tile_of(const job *j, shape s) {
         *longer = (*longer + 1) / 2;
     }
     return s;
+}
+
+/* Tiles of group g: none where its block of dw is left alone. */
+static int64_t count_tiles(const job *j, int64_t g) {
+    shape whole = shape_of(j->p, g), edges = tile_of(j, whole);
+    if (j->p->filled && !whole.d) return 0;
+    return cpu_blocks(whole.r, edges.r) * cpu_blocks(whole.c, edges.c);
 }
 
 /* The last place of the order whose first tile is not behind i (groups without tiles share their first). */
@@ -219,10 +230,7 @@ moe_status product_run(cpu_device *dev, const product *p, const char *op, moe_er
     j.most_work = work / TILES_WANTED > TILE_WORK ? work / TILES_WANTED : TILE_WORK;
     order_groups(&j);
     j.first[0] = 0;
-    for (int64_t i = 0; i < p->groups; i++) {
-        shape whole = shape_of(p, j.order[i]), edges = tile_of(&j, whole);
-        j.first[i + 1] = j.first[i] + cpu_blocks(whole.r, edges.r) * cpu_blocks(whole.c, edges.c);
-    }
+    for (int64_t i = 0; i < p->groups; i++) j.first[i + 1] = j.first[i] + count_tiles(&j, j.order[i]);
     cpu_run(dev, j.first[p->groups], run_piece, &j);
     int failed = atomic_load(&j.failed);
     if (failed != dnnl_success) return moe_fail(err, MOE_E_DEVICE, "%s: oneDNN returned status %d", op, failed);

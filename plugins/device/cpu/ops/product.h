@@ -13,6 +13,9 @@
 typedef struct product {
     int32_t role;
     uint32_t accumulate; /* 0: out is overwritten */
+    /* [groups] which blocks of dw hold values, as under moe.linear/0; read only. NULL: all do, and those of groups
+     * without rows become zero. */
+    const int32_t *filled;
     int64_t n, k, groups;
     moe_tensor a, b, out;         /* data and dtype are read */
     const int64_t *begin, *count; /* [groups] */

@@ -43,7 +43,9 @@ __global__ void __launch_bounds__(FLAT_THREADS)
 }
 
 moe_status sizes(void *, const moe_op_args *a, uint64_t *saved, uint64_t *workspace, moe_err *err) {
-    return op_sizes_none(op_check_adamw(a, err), saved, workspace);
+    moe_status s = op_check_adamw(a, err);
+    if (s == MOE_OK) s = op_want_absent(op_optional(a->in, a->n_in, 3), MOE_OP_ADAMW, "filled", err);
+    return op_sizes_none(s, saved, workspace);
 }
 
 moe_status forward(void *, const moe_op_args *a, moe_err *err) {

@@ -7,6 +7,7 @@ namespace {
 moe_status check(const moe_op_args *a, cuda_product *p, moe_err *err) {
     op_linear_sizes z;
     moe_status s = op_check_linear(a, &z, err);
+    if (s == MOE_OK) s = op_want_absent(z.filled, MOE_OP_LINEAR, "filled", err);
     if (s == MOE_OK) s = cuda_want_int(MOE_OP_LINEAR, z.n, "rows of w", err);
     if (s == MOE_OK) s = cuda_want_int(MOE_OP_LINEAR, z.k, "columns of w", err);
     if (s != MOE_OK) return s;

@@ -36,7 +36,8 @@ __global__ void __launch_bounds__(FLAT_THREADS) sum_run(const float *__restrict_
 }
 
 moe_status sizes(void *, const moe_op_args *a, uint64_t *saved, uint64_t *workspace, moe_err *err) {
-    const moe_status s = op_check_sumsq(a, err);
+    moe_status s = op_check_sumsq(a, err);
+    if (s == MOE_OK) s = op_want_absent(op_optional(a->in, a->n_in, 1), MOE_OP_SUMSQ, "filled", err);
     if (s != MOE_OK) return s;
     *saved = 0;
     *workspace = cuda_blocks(a->in[0].shape[0], RUN) * sizeof(double);

@@ -123,6 +123,104 @@ START_TEST(sgd_follows_the_formula) {
 }
 END_TEST
 
+/* ---- gradients in blocks, of which some are not filled ---- */
+typedef struct block_shape {
+    shape s;
+    int64_t groups;
+} block_shape;
+static const block_shape block_shapes[] = {{{0, 1}, 3},          {{6, 1}, 1},       {{12, 0}, 4},
+                                           {{1000, 1}, 8},       {{70007, 0}, 7},   {{3 * 65536 + 96, 1}, 2},
+                                           {{2 * 16384, 0}, 16}, {{5000, 1}, 5000}, {{8 * 1024, 1}, 4}};
+static int takes_filled(void) {
+    return strcmp(test_device(), "cuda") != 0;
+}
+
+static void want_same(const char *what, const moe_tensor *a, const moe_tensor *b) {
+    uint64_t bytes = (uint64_t)ot_count(a) * ot_dtype_bytes(a->dtype);
+    ot_want_msg(memcmp(a->data, b->data, bytes) == 0, "%s of %lld: other bits than with zeros", what,
+                (long long)ot_count(a));
+}
+
+/* Random flags; in `blocks` what they leave out is NaN, in `zeros` it is 0. */
+static moe_tensor make_blocks(ot *t, const block_shape *b, const moe_tensor *zeros, const moe_tensor *blocks) {
+    moe_tensor filled = ot_tensor(t, MOE_I32, b->groups);
+    int64_t each = b->s.n / b->groups;
+    for (int64_t g = 0; g < b->groups; g++) {
+        int64_t flag = ot_below(t, 2);
+        ot_set(&filled, g, (double)flag);
+        for (int64_t i = g * each; i < (g + 1) * each && !flag; i++) {
+            ot_set(zeros, i, 0);
+            ot_set(blocks, i, NAN);
+        }
+    }
+    return filled;
+}
+
+static uint64_t blocks_case(ot *t, const void *arg) {
+    const block_shape *b = arg;
+    ot_call call;
+    weights x = make_weights(t, &b->s, 0.7), y = x;
+    y.grad = ot_clone(t, &x.grad);
+    y.w = ot_clone(t, &x.w);
+    y.m = ot_clone(t, &x.m);
+    y.v = ot_clone(t, &x.v);
+    if (b->s.copy) y.copy = ot_tensor(t, MOE_BF16, b->s.n);
+    moe_tensor filled = make_blocks(t, b, &x.grad, &y.grad);
+    moe_tensor sums[] = {ot_fill(ot_tensor(t, MOE_F64, 1), 0.5), ot_fill(ot_tensor(t, MOE_F64, 1), 0.5)};
+    ot_forward(t, &call, MOE_OP_SUMSQ, OT_LIST(x.grad), &sums[0], 1, NULL, NULL);
+    ot_forward(t, &call, MOE_OP_SUMSQ, OT_LIST(y.grad, filled), &sums[1], 1, NULL, NULL);
+    want_same("sum", &sums[0], &sums[1]);
+    ot_forward(t, &call, MOE_OP_ADAMW, OT_LIST(x.grad, x.hyper, x.stats), OT_LIST(x.w, x.m, x.v, x.copy), &attr, NULL);
+    ot_forward(t, &call, MOE_OP_ADAMW, OT_LIST(y.grad, y.hyper, y.stats, filled), OT_LIST(y.w, y.m, y.v, y.copy), &attr,
+               NULL);
+    want_same("w", &x.w, &y.w);
+    want_same("m", &x.m, &y.m);
+    want_same("v", &x.v, &y.v);
+    if (b->s.copy) want_same("copy", &x.copy, &y.copy);
+    ot_forward(t, &call, MOE_OP_SGD, OT_LIST(x.grad, x.hyper, x.stats), OT_LIST(x.w, x.copy), &attr, NULL);
+    ot_forward(t, &call, MOE_OP_SGD, OT_LIST(y.grad, y.hyper, y.stats, filled), OT_LIST(y.w, y.copy), &attr, NULL);
+    want_same("w of sgd", &x.w, &y.w);
+    if (b->s.copy) want_same("copy of sgd", &x.copy, &y.copy);
+    return ot_hash(ot_hash(ot_hash(0, &y.w), &y.m), &sums[1]);
+}
+
+START_TEST(blocks_that_are_not_filled_are_zeros) {
+    if (takes_filled()) OT_EVERYWHERE(blocks_case, block_shapes);
+}
+END_TEST
+
+START_TEST(flags_that_do_not_fit_are_refused) {
+    static const shape s = {12, 0};
+    ot t;
+    ot_call call;
+    ot_start(&t);
+    weights x = make_weights(&t, &s, 0.0);
+    moe_tensor sum = ot_fill(ot_tensor(&t, MOE_F64, 1), 0), four = ot_tensor(&t, MOE_I32, 4),
+               five = ot_tensor(&t, MOE_I32, 5), none = ot_tensor(&t, MOE_I32, 0), wide = ot_tensor(&t, MOE_I64, 4);
+    const struct {
+        const moe_tensor *filled;
+        const char *text;
+    } rows[] = {{&five, "filled has 5 blocks, the gradient 12 elements"},
+                {&none, "filled has 0 blocks, the gradient 12 elements"},
+                {&wide, "filled is [4] I64, want [*] I32"}};
+    moe_status code = MOE_E_ARG;
+    for (size_t i = 0; i < 3 + !takes_filled(); i++) {
+        moe_tensor f = i < 3 ? *rows[i].filled : four;
+        const char *text = i < 3 ? rows[i].text : "filled is given, which this device does not take";
+        if (i == 3) code = MOE_E_UNSUPPORTED;
+        ot_refused(&call, ot_try(&t, &call, MOE_OP_SUMSQ, OT_LIST(x.grad, f), OT_LIST(sum), NULL, NULL), code, text);
+        ot_refused(
+            &call,
+            ot_try(&t, &call, MOE_OP_ADAMW, OT_LIST(x.grad, x.hyper, x.stats, f), OT_LIST(x.w, x.m, x.v), &attr, NULL),
+            code, text);
+        ot_refused(&call,
+                   ot_try(&t, &call, MOE_OP_SGD, OT_LIST(x.grad, x.hyper, x.stats, f), OT_LIST(x.w), &attr, NULL), code,
+                   text);
+    }
+    ot_close(&t);
+}
+END_TEST
+
 /* A coefficient that is not a number leaves every byte of weights, moments and copy as it was. */
 START_TEST(nan_coefficient_changes_nothing) {
     static const shape s = {50, 1};
@@ -229,5 +327,6 @@ START_TEST(bad_arguments_are_named) {
 END_TEST
 
 OT_MAIN("optimizer", squares_are_summed, C060_norm_and_coefficient, adamw_follows_the_formula, sgd_follows_the_formula,
-        nan_coefficient_changes_nothing, C045_zero_gradient_decays, bf16_copy_rounds_ties_to_even,
-        bf16_copy_is_exact_everywhere, bad_arguments_are_named)
+        blocks_that_are_not_filled_are_zeros, flags_that_do_not_fit_are_refused, nan_coefficient_changes_nothing,
+        C045_zero_gradient_decays, bf16_copy_rounds_ties_to_even, bf16_copy_is_exact_everywhere,
+        bad_arguments_are_named)
