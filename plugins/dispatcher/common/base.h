@@ -47,8 +47,8 @@ typedef struct disp {
  * kept. MOE_E_ARG: sizes that contradict each other, with values; MOE_E_UNSUPPORTED: a service that is missing. */
 moe_status disp_open(disp *d, const char *name, const moe_dispatcher_cfg *cfg, const moe_host *host, moe_err *err);
 /* The most rows in expert order, where `tokens` tokens choose min(choices, groups) of `groups` experts each: an expert
- * with rows pads by less than one alignment, has min_rows at least, and gets a token once. True where they do not fit in
- * 64 bits. */
+ * with rows pads by less than one alignment, has min_rows at least, and gets a token once. True where they do not fit
+ * in 64 bits. */
 int disp_worst_rows(int64_t tokens, int64_t choices, int64_t groups, int64_t align, int64_t min_rows, int64_t *out);
 /* rows up to the next multiple of align; only for numbers that were found to fit at create. */
 static inline int64_t disp_align(int64_t rows, int64_t align) {

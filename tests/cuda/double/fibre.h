@@ -42,8 +42,8 @@ void sync_block();
 int count_block(int predicate);
 
 /* All lanes of `mask` meet; when the last has come it calls finish with what each lane of the mask gave, then all go
- * on. Lanes that have ended count as out of the mask. finish NULL is __syncwarp, which orders memory; shuffles and votes
- * do not (the programming guide says so), and ThreadSanitizer is told nothing of them. */
+ * on. Lanes that have ended count as out of the mask. finish NULL is __syncwarp, which orders memory; shuffles and
+ * votes do not (the programming guide says so), and ThreadSanitizer is told nothing of them. */
 void meet_warp(unsigned mask, void *mine, void (*finish)(void *const lanes[32], unsigned mask));
 
 /* The thread waits for something that another block or stream does: others run meanwhile. */
