@@ -88,6 +88,13 @@ static int64_t count_left(const rig *r) {
     return left;
 }
 
+/* One assertion for millions of numbers: each is a message to the process that watches. */
+static int64_t count_not_finite(const float *x, int64_t n) {
+    int64_t not = 0;
+    for (int64_t i = 0; i < n; i++) not += !isfinite(x[i]);
+    return not ;
+}
+
 static void train_rank(rank_env *env) {
     training *t = env->arg;
     rig r;
@@ -99,7 +106,7 @@ static void train_rank(rank_env *env) {
         step_result out = rig_step(&r, i + 1);
         t->left[env->rank] += count_left(&r);
         float *g = rig_tensors(&r, 1, &n);
-        for (int64_t k = 0; k < n; k++) ck_assert(isfinite(g[k]));
+        ck_assert_int_eq(count_not_finite(g, n), 0);
         if (env->rank == 0)
             t->gradients[i] = g, t->result[i] = out;
         else

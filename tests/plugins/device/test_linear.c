@@ -37,11 +37,30 @@ static void run_all(linear_case z, uint32_t seed) {
 }
 
 START_TEST(dense_equals_the_triple_loop) {
-    static const int64_t sizes[][3] = {{0, 5, 7},    {3, 0, 7},     {3, 5, 0},      {0, 0, 0},
-                                       {1, 1, 1},    {1, 17, 33},   {19, 1, 5},     {23, 29, 1},
-                                       {64, 64, 64}, {37, 101, 53}, {130, 67, 530}, {270, 258, 9}};
+    static const int64_t sizes[][3] = {
+        {0, 5, 7},       {3, 0, 7},       {3, 5, 0},       {0, 0, 0},       {1, 1, 1},      {1, 17, 33},
+        {19, 1, 5},      {23, 29, 1},     {64, 64, 64},    {37, 101, 53},   {130, 67, 530}, {270, 258, 9},
+        {200, 321, 130}, {199, 130, 321}, {130, 198, 321}, {197, 256, 163}, {33, 320, 512}};
     linear_case z = {.m = sizes[_i][0], .n = sizes[_i][1], .k = sizes[_i][2]};
     run_all(z, 1);
+}
+END_TEST
+
+/* Sizes whose tiles are the device's own product, in each role; "auto" is one of the sets above. */
+START_TEST(large_tiles_of_every_instruction_set_equal_the_triple_loop) {
+    static const char *const sets[] = {"base", "v3", "v4"};
+    static const int64_t sizes[][3] = {{200, 321, 130}, {199, 130, 321}, {130, 198, 321}};
+    device_open auto_device = c;
+    if (device_open_try(&c, "2", sets[_i], "20", &err) == MOE_OK) {
+        for (int i = 0; i < 3; i++) {
+            linear_case z = {.m = sizes[i][0], .n = sizes[i][1], .k = sizes[i][2]};
+            run_all(z, 5);
+        }
+        device_open_stop(&c);
+    } else {
+        ck_assert_int_eq(err.code, MOE_E_UNSUPPORTED);
+    }
+    c = auto_device;
 }
 END_TEST
 
@@ -402,7 +421,8 @@ int main(void) {
     Suite *s = suite_create("device linear");
     TCase *t = tcase_create("linear");
     tcase_add_checked_fixture(t, setup, teardown);
-    tcase_add_loop_test(t, dense_equals_the_triple_loop, 0, 12);
+    tcase_add_loop_test(t, dense_equals_the_triple_loop, 0, 17);
+    tcase_add_loop_test(t, large_tiles_of_every_instruction_set_equal_the_triple_loop, 0, 3);
     tcase_add_loop_test(t, grouped_equals_the_triple_loop, 0, 12);
     tcase_add_test(t, groups_of_several_tiles_equal_the_triple_loop);
     tcase_add_test(t, C065_rows_past_the_last_offset_are_never_read);

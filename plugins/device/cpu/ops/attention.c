@@ -24,27 +24,89 @@ static moe_status sizes(void *dev, const moe_op_args *a, uint64_t *saved, uint64
     return MOE_OK;
 }
 
-/* ---- forward: one block of queries of one head ---- */
+/* ---- forward ---- */
+/* A piece: blocks of queries of some heads that share a key-value head. Their keys are loaded once for all of them. */
+typedef struct forward_piece {
+    int64_t sequence, kv_head;
+    int64_t head, heads;   /* first, number */
+    int64_t block, blocks; /* of queries, in the sequence: first, number */
+} forward_piece;
+
+/* How the work is cut into pieces: heads and blocks of one, and pieces in these directions. By sizes alone. */
+typedef struct forward_cut {
+    int64_t heads, blocks, head_pieces, block_pieces, pieces;
+} forward_cut;
+
+/* What is kept of one block of queries of one head between its meetings. */
+typedef struct forward_state {
+    float *qt, *ot; /* [padded d, BLOCK], [padded dv, BLOCK] */
+    float *m, *sum; /* [BLOCK] */
+} forward_state;
+
 typedef struct forward_room {
-    float *k, *v;          /* [BLOCK, padded d], [BLOCK, padded dv] */
-    float *rows;           /* [BLOCK, padded d or dv] */
-    float *qt, *ot;        /* [padded d, BLOCK], [padded dv, BLOCK] */
-    float *scores;         /* [BLOCK keys, BLOCK queries] */
-    float *m, *sum, *keep; /* [BLOCK] */
+    float *k, *v;  /* [BLOCK, padded d], [BLOCK, padded dv] */
+    float *rows;   /* [BLOCK, padded d or dv] */
+    float *scores; /* [BLOCK keys, BLOCK queries] */
+    float *keep;   /* [BLOCK] */
+    float *states; /* [heads, blocks, state_floats] */
 } forward_room;
+
+/* Floats of all states of a piece, so that they stay in a cache of some megabytes; pieces for as many threads. */
+enum { STATES_FLOATS = 1 << 17, PIECES_WANTED = 64 };
+_Static_assert(STATES_FLOATS + 3 * BLOCK * ATTENTION_MOST_DIM + BLOCK * (BLOCK + 1) <=
+                   (int64_t)(CPU_SCRATCH_BYTES / sizeof(float)),
+               "scratch of a piece");
+_Static_assert(2 * BLOCK * (ATTENTION_MOST_DIM + 1) <= STATES_FLOATS, "a state");
+
+static int64_t state_floats(const attention_call *c) {
+    return (c->padded + c->v_padded + 2) * BLOCK;
+}
+
+static forward_cut cut_forward(const attention_call *c) {
+    int64_t group = c->heads / c->kv_heads, most = STATES_FLOATS / state_floats(c);
+    forward_cut cut = {.heads = cpu_min(group, most)};
+    cut.head_pieces = cpu_blocks(group, cut.heads);
+    cut.blocks = c->blocks > 0 ? cpu_min(c->blocks, most / cut.heads) : 1;
+    int64_t rest = c->batch * c->kv_heads * cut.head_pieces;
+    while (cut.blocks > 1 && rest * cpu_blocks(c->blocks, cut.blocks) < PIECES_WANTED) cut.blocks /= 2;
+    cut.block_pieces = cpu_blocks(c->blocks, cut.blocks);
+    cut.pieces = rest * cut.block_pieces;
+    return cut;
+}
+
+/* Piece i: the blocks of one head follow each other, so that its keys stay in the cache; the longest comes first. */
+static forward_piece take_piece(const attention_call *c, const forward_cut *cut, int64_t i) {
+    int64_t group = c->heads / c->kv_heads, which = i / cut->block_pieces;
+    int64_t block = cut->block_pieces - 1 - i % cut->block_pieces, head = which % cut->head_pieces * cut->heads;
+    which /= cut->head_pieces;
+    forward_piece p = {.sequence = which / c->kv_heads, .kv_head = which % c->kv_heads};
+    p.head = p.kv_head * group + head;
+    p.heads = cpu_min(group - head, cut->heads);
+    p.block = block * cut->blocks;
+    p.blocks = cpu_min(c->blocks - p.block, cut->blocks);
+    return p;
+}
 
 static forward_room carve_forward(const attention_call *c, float *at) {
     forward_room r;
     r.k = at;
     r.v = r.k + BLOCK * c->padded;
     r.rows = r.v + BLOCK * c->v_padded;
-    r.qt = r.rows + BLOCK * (c->padded > c->v_padded ? c->padded : c->v_padded);
-    r.ot = r.qt + c->padded * BLOCK;
-    r.scores = r.ot + c->v_padded * BLOCK;
-    r.m = r.scores + BLOCK * BLOCK;
-    r.sum = r.m + BLOCK;
-    r.keep = r.sum + BLOCK;
+    r.scores = r.rows + BLOCK * (c->padded > c->v_padded ? c->padded : c->v_padded);
+    r.keep = r.scores + BLOCK * BLOCK;
+    r.states = r.keep + BLOCK;
     return r;
+}
+
+/* State of head h of the piece and its block b. */
+static forward_state state_at(const attention_call *c, const forward_piece *p, const forward_room *r, int64_t h,
+                              int64_t b) {
+    forward_state s;
+    s.qt = r->states + (h * p->blocks + b) * state_floats(c);
+    s.ot = s.qt + c->padded * BLOCK;
+    s.m = s.ot + c->v_padded * BLOCK;
+    s.sum = s.m + BLOCK;
+    return s;
 }
 
 /* One step of the running softmax: scores become e^(score - m) with the new largest score m; sum follows; keep is what
@@ -78,48 +140,49 @@ static void soften_block(float *scores, int64_t keys, int64_t lanes, int diagona
     }
 }
 
-/* ot += v^T p of one block of keys. */
+/* A block of queries of one head meets a block of keys: ot += v^T p. */
 static void attend_keys(const attention_call *c, const attention_queries *q, const attention_meeting *m,
-                        int64_t kv_head, const forward_room *r) {
-    attention_load(c->qkv, &m->docs, m->first, m->keys, attention_key_column(c, kv_head), c->dim, 1.0f, r->k);
-    attention_load(c->qkv, &m->docs, m->first, m->keys, attention_value_column(c, kv_head), c->v_dim, 1.0f, r->v);
-    attention_score(m, c->dim, r->k, r->qt, r->scores);
+                        const forward_state *s, const forward_room *r) {
+    attention_score(m, c->dim, r->k, s->qt, r->scores);
     attention_mask(c, m, &q->docs, r->scores);
-    soften_block(r->scores, m->keys, m->lanes, m->diagonal, r->m, r->sum, r->keep);
+    soften_block(r->scores, m->keys, m->lanes, m->diagonal, s->m, s->sum, r->keep);
     for (int64_t i = 0; i < c->v_padded; i++) {
-        float *restrict row = r->ot + i * BLOCK;
+        float *restrict row = s->ot + i * BLOCK;
         for (int64_t lane = 0; lane < m->lanes; lane++) row[lane] *= r->keep[lane];
     }
     for (int64_t lane = 0; lane < m->lanes; lane += TILE_N) {
         int64_t keys = m->diagonal ? cpu_min(m->keys, lane + TILE_N) : m->keys;
         tile_product(c->v_padded, cpu_min(m->lanes - lane, TILE_N), keys, r->v, 1, c->v_padded, r->scores + lane, BLOCK,
-                     r->ot + lane, BLOCK, 1);
+                     s->ot + lane, BLOCK, 1);
     }
 }
 
-/* Before the first key: nothing, or the sink alone. */
-static void begin_queries(const attention_call *c, int64_t head, const forward_room *r) {
+/* The queries, and what is before the first key: nothing, or the sink alone. */
+static void begin_queries(const attention_call *c, const attention_queries *q, int64_t head, const forward_state *s,
+                          const forward_room *r) {
+    attention_load(c->qkv, &q->docs, q->first, q->n, head * c->dim, c->dim, c->scale, r->rows);
+    tile_transpose(r->rows, c->padded, q->lanes, c->padded, s->qt, BLOCK);
     float m = -FLT_MAX, sum = 0.0f;
     if (c->sinks) {
         m = c->sinks[head] > m ? c->sinks[head] : m;
         sum = vm_exp(c->sinks[head] - m); /* 1; 0 for a sink of minus infinity */
     }
-    memset(r->ot, 0, (size_t)(c->v_padded * BLOCK) * sizeof(float));
+    memset(s->ot, 0, (size_t)(c->v_padded * BLOCK) * sizeof(float));
     for (int64_t lane = 0; lane < BLOCK; lane++) {
-        r->m[lane] = m;
-        r->sum[lane] = sum;
+        s->m[lane] = m;
+        s->sum[lane] = sum;
     }
 }
 
 /* o = ot / sum, lse = m + log(sum) [n]; of padding 0, and minus infinity as befits an empty sum. */
 static void finish_queries(const attention_call *c, const attention_queries *q, int64_t head, float *lse,
-                           const forward_room *r) {
-    for (int64_t lane = 0; lane < q->lanes; lane++) r->keep[lane] = 1.0f / r->sum[lane];
+                           const forward_state *s, const forward_room *r) {
+    for (int64_t lane = 0; lane < q->lanes; lane++) r->keep[lane] = 1.0f / s->sum[lane];
     for (int64_t i = 0; i < c->v_padded; i++) {
-        float *restrict row = r->ot + i * BLOCK;
+        float *restrict row = s->ot + i * BLOCK;
         for (int64_t lane = 0; lane < q->lanes; lane++) row[lane] *= r->keep[lane];
     }
-    tile_transpose(r->ot, BLOCK, c->v_padded, q->lanes, r->rows, c->v_padded);
+    tile_transpose(s->ot, BLOCK, c->v_padded, q->lanes, r->rows, c->v_padded);
     for (int64_t i = 0; i < q->n; i++) {
         int64_t at = cpu_row_at(q->first + i, c->heads * c->v_dim) + head * c->v_dim;
         if (attention_is_padding(&q->docs, i)) {
@@ -127,35 +190,65 @@ static void finish_queries(const attention_call *c, const attention_queries *q, 
             cpu_zero(c->o, at, c->v_dim);
             continue;
         }
-        lse[i] = r->m[i] + logf(r->sum[i]);
+        lse[i] = s->m[i] + logf(s->sum[i]);
         cpu_store(c->o, at, c->v_dim, r->rows + i * c->v_padded);
     }
 }
 
-/* Piece i: the blocks of one head follow each other, so that its keys stay in the cache; the longest comes first. */
-static void attend(void *arg, int64_t i, cpu_worker *w) {
-    const attention_call *c = arg;
-    int64_t block = c->blocks - 1 - i % c->blocks, which = i / c->blocks;
-    int64_t head = which % c->heads, sequence = which / c->heads, kv_head = head / (c->heads / c->kv_heads);
-    attention_queries q = attention_take_queries(c, sequence, block);
-    forward_room r = carve_forward(c, w->scratch);
-    attention_load(c->qkv, &q.docs, q.first, q.n, head * c->dim, c->dim, c->scale, r.rows);
-    tile_transpose(r.rows, c->padded, q.lanes, c->padded, r.qt, BLOCK);
-    begin_queries(c, head, &r);
-    for (int64_t j = attention_first_block(c, block); j <= block; j++) {
+/* Block j of keys meets the piece's queries that see one of its keys. */
+static void attend_block(const attention_call *c, const forward_piece *p, int64_t j, const forward_room *r) {
+    int loaded = 0;
+    for (int64_t b = 0; b < p->blocks; b++) {
+        int64_t block = p->block + b;
+        if (block < j || attention_first_block(c, block) > j) continue;
+        attention_queries q = attention_take_queries(c, p->sequence, block);
         attention_meeting m;
-        if (attention_meet(c, &q, j, &m)) attend_keys(c, &q, &m, kv_head, &r);
+        if (!attention_meet(c, &q, j, &m)) continue;
+        if (!loaded) attention_load_keys(c, &m.docs, m.first, m.keys, p->kv_head, r->k, r->v);
+        loaded = 1;
+        for (int64_t h = 0; h < p->heads; h++) {
+            forward_state s = state_at(c, p, r, h, b);
+            attend_keys(c, &q, &m, &s, r);
+        }
     }
-    finish_queries(c, &q, head, c->lse + which * c->seq + block * BLOCK, &r);
+}
+
+typedef struct forward_job {
+    attention_call c;
+    forward_cut cut;
+} forward_job;
+
+static void attend(void *arg, int64_t i, cpu_worker *w) {
+    const forward_job *job = arg;
+    const attention_call *c = &job->c;
+    forward_piece p = take_piece(c, &job->cut, i);
+    forward_room r = carve_forward(c, w->scratch);
+    for (int64_t b = 0; b < p.blocks; b++) {
+        attention_queries q = attention_take_queries(c, p.sequence, p.block + b);
+        for (int64_t h = 0; h < p.heads; h++) {
+            forward_state s = state_at(c, &p, &r, h, b);
+            begin_queries(c, &q, p.head + h, &s, &r);
+        }
+    }
+    for (int64_t j = attention_first_block(c, p.block); j < p.block + p.blocks; j++) attend_block(c, &p, j, &r);
+    for (int64_t b = 0; b < p.blocks; b++) {
+        attention_queries q = attention_take_queries(c, p.sequence, p.block + b);
+        for (int64_t h = 0; h < p.heads; h++) {
+            int64_t head = p.head + h, which = p.sequence * c->heads + head;
+            forward_state s = state_at(c, &p, &r, h, b);
+            finish_queries(c, &q, head, c->lse + which * c->seq + (p.block + b) * BLOCK, &s, &r);
+        }
+    }
 }
 
 static moe_status forward(void *dev, const moe_op_args *a, moe_err *err) {
     (void)err;
-    attention_call c = {.qkv = &a->in[0], .o = &a->out[0], .lse = a->saved};
+    forward_job job = {.c = {.qkv = &a->in[0], .o = &a->out[0], .lse = a->saved}};
     moe_attention_attr at = op_heads_attr(a);
-    attention_set(&c, dev, &at);
-    take_optional(a, 1, &c);
-    cpu_run(dev, c.blocks * c.batch * c.heads, attend, &c);
+    attention_set(&job.c, dev, &at);
+    take_optional(a, 1, &job.c);
+    job.cut = cut_forward(&job.c);
+    cpu_run(dev, job.cut.pieces, attend, &job);
     return MOE_OK;
 }
 

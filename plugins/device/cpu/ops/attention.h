@@ -20,12 +20,12 @@ typedef struct attention_call {
     const int32_t *doc;              /* [T], or NULL */
     float *dsinks;                   /* [nq], or NULL */
     float *lse;                      /* [batch,nq,seq] log of the sum of e^score, the sink's too */
-    float *work;                     /* [slabs, padded seq, padded d + padded dv]: dk and dv of one key-value head */
+    float *work;                     /* [slabs, attention_slab_floats] */
     float *sink_parts;               /* [batch,nq] dsinks of one sequence */
     int64_t batch, seq, heads, kv_heads, dim, v_dim, window;
     int64_t padded, v_padded; /* dim, v_dim */
     int64_t blocks;           /* of queries in a sequence */
-    int64_t slabs;            /* dk and dv in work */
+    int64_t slabs;            /* in work: one a thread, or one a key-value head */
     float scale;
 } attention_call;
 
@@ -44,9 +44,9 @@ static inline void attention_set(attention_call *c, void *dev, const moe_attenti
     c->scale = at->scale;
 }
 
-/* Floats of dk and dv of one key-value head. */
+/* Floats of one key-value head in backward: k, v, dk and dv, [padded seq, padded d or dv] each. */
 static inline int64_t attention_slab_floats(const attention_call *c) {
-    return c->blocks * ATTENTION_BLOCK * (c->padded + c->v_padded);
+    return 2 * c->blocks * ATTENTION_BLOCK * (c->padded + c->v_padded);
 }
 
 /* Column of a key or value head in a packed row. */
@@ -91,6 +91,14 @@ static inline void attention_load(const moe_tensor *t, const attention_docs *d, 
     int64_t padded = tile_pad(width);
     for (int64_t i = 0; i < n; i++)
         if (attention_is_padding(d, i)) memset(to + i * padded, 0, (size_t)padded * sizeof(float));
+}
+
+/* n keys and values of one head from token `first` on. docs: theirs. k [padded n, padded d], v [padded n, padded dv].
+ */
+static inline void attention_load_keys(const attention_call *c, const attention_docs *docs, int64_t first, int64_t n,
+                                       int64_t kv_head, float *k, float *v) {
+    attention_load(c->qkv, docs, first, n, attention_key_column(c, kv_head), c->dim, 1.0f, k);
+    attention_load(c->qkv, docs, first, n, attention_value_column(c, kv_head), c->v_dim, 1.0f, v);
 }
 
 /* ---- meetings: a block of queries of one sequence and a block of its keys ---- */

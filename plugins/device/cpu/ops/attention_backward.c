@@ -6,23 +6,21 @@
 enum { BLOCK = ATTENTION_BLOCK };
 
 typedef struct backward_room {
-    float *k, *v, *q, *grad_o, *dq; /* [BLOCK, padded d or dv]; q times scale */
-    float *o;                       /* [padded dv] */
-    float *qt, *grad_ot;            /* [padded d, BLOCK], [padded dv, BLOCK] */
-    float *p, *ds;                  /* [BLOCK keys, BLOCK queries] */
-    float *lse, *dot;               /* [BLOCK] */
-    float *dk, *dv;                 /* [padded seq, padded d], [padded seq, padded dv] */
+    float *q, *grad_o, *dq; /* [BLOCK, padded d or dv]; q times scale */
+    float *o;               /* [padded dv] */
+    float *qt, *grad_ot;    /* [padded d, BLOCK], [padded dv, BLOCK] */
+    float *p, *ds;          /* [BLOCK keys, BLOCK queries] */
+    float *lse, *dot;       /* [BLOCK] */
+    float *k, *v, *dk, *dv; /* [padded seq, padded d or dv] */
 } backward_room;
-_Static_assert(7 * BLOCK * ATTENTION_MOST_DIM + ATTENTION_MOST_DIM + 2 * BLOCK * (BLOCK + 1) <=
+_Static_assert(5 * BLOCK * ATTENTION_MOST_DIM + ATTENTION_MOST_DIM + 2 * BLOCK * (BLOCK + 1) <=
                    (int64_t)(CPU_SCRATCH_BYTES / sizeof(float)),
                "scratch of a block");
 
 static backward_room carve_backward(const attention_call *c, int64_t slab, cpu_worker *w) {
     int64_t tile = BLOCK * c->padded, v_tile = BLOCK * c->v_padded;
     backward_room r;
-    r.k = w->scratch;
-    r.v = r.k + tile;
-    r.q = r.v + v_tile;
+    r.q = w->scratch;
     r.grad_o = r.q + tile;
     r.dq = r.grad_o + v_tile;
     r.o = r.dq + tile;
@@ -32,8 +30,10 @@ static backward_room carve_backward(const attention_call *c, int64_t slab, cpu_w
     r.ds = r.p + BLOCK * BLOCK;
     r.lse = r.ds + BLOCK * BLOCK;
     r.dot = r.lse + BLOCK;
-    r.dk = c->work + slab * attention_slab_floats(c);
-    r.dv = r.dk + c->blocks * BLOCK * c->padded;
+    r.k = c->work + slab * attention_slab_floats(c);
+    r.v = r.k + c->blocks * tile;
+    r.dk = r.v + c->blocks * v_tile;
+    r.dv = r.dk + c->blocks * tile;
     return r;
 }
 
@@ -62,16 +62,14 @@ static void add_products(const attention_call *c, const backward_room *r, const 
     }
     for (int64_t q = 0; q < m->lanes; q += step) {
         int64_t rows = cpu_min(m->lanes - q, step), end = m->diagonal ? cpu_min(m->keys, q + step) : m->keys;
-        tile_product(rows, d, end, r->ds + q, 1, BLOCK, r->k, d, r->dq + q * d, d, 1);
+        tile_product(rows, d, end, r->ds + q, 1, BLOCK, r->k + m->block * BLOCK * d, d, r->dq + q * d, d, 1);
     }
 }
 
 static void backward_keys(const attention_call *c, const attention_queries *q, const attention_meeting *m,
-                          int64_t kv_head, const backward_room *r) {
-    attention_load(c->qkv, &m->docs, m->first, m->keys, attention_key_column(c, kv_head), c->dim, 1.0f, r->k);
-    attention_load(c->qkv, &m->docs, m->first, m->keys, attention_value_column(c, kv_head), c->v_dim, 1.0f, r->v);
-    attention_score(m, c->dim, r->k, r->qt, r->p);
-    attention_score(m, c->v_dim, r->v, r->grad_ot, r->ds);
+                          const backward_room *r) {
+    attention_score(m, c->dim, r->k + m->block * BLOCK * c->padded, r->qt, r->p);
+    attention_score(m, c->v_dim, r->v + m->block * BLOCK * c->v_padded, r->grad_ot, r->ds);
     attention_mask(c, m, &q->docs, r->p);
     differentiate_block(r, tile_pad(m->keys), m->lanes, m->diagonal);
     add_products(c, r, m);
@@ -107,11 +105,11 @@ static float differentiate_sink(const attention_call *c, const attention_queries
 static void backward_queries(const attention_call *c, int64_t sequence, int64_t head, int64_t block,
                              const backward_room *r) {
     attention_queries q = attention_take_queries(c, sequence, block);
-    int64_t kv_head = head / (c->heads / c->kv_heads), which = sequence * c->heads + head, width = c->dqkv->shape[1];
+    int64_t which = sequence * c->heads + head, width = c->dqkv->shape[1];
     load_queries(c, &q, head, c->lse + which * c->seq + block * BLOCK, r);
     for (int64_t j = attention_first_block(c, block); j <= block; j++) {
         attention_meeting m;
-        if (attention_meet(c, &q, j, &m)) backward_keys(c, &q, &m, kv_head, r);
+        if (attention_meet(c, &q, j, &m)) backward_keys(c, &q, &m, r);
     }
     for (int64_t i = 0; i < q.n; i++) {
         float *restrict dq = r->dq + i * c->padded; /* [d] */
@@ -121,13 +119,25 @@ static void backward_queries(const attention_call *c, int64_t sequence, int64_t 
     if (c->dsinks) c->sink_parts[which] += differentiate_sink(c, &q, head, r);
 }
 
+/* Keys and values of one head, which every block of queries meets, one after the other: rows of qkv lie a power of two
+ * apart more often than not, and would push each other out of the cache. Their gradients become 0. */
+static void load_keys(const attention_call *c, int64_t sequence, int64_t kv_head, const backward_room *r) {
+    for (int64_t block = 0; block < c->blocks; block++) {
+        int64_t first = sequence * c->seq + block * BLOCK, n = cpu_min(c->seq - block * BLOCK, BLOCK);
+        attention_docs docs = attention_read_docs(c, first, n);
+        attention_load_keys(c, &docs, first, n, kv_head, r->k + block * BLOCK * c->padded,
+                            r->v + block * BLOCK * c->v_padded);
+    }
+    memset(r->dk, 0, (size_t)(c->blocks * BLOCK * (c->padded + c->v_padded)) * sizeof(float));
+}
+
 /* Piece i: one key-value head of one sequence. */
 static void attend_backward(void *arg, int64_t i, cpu_worker *w) {
     const attention_call *c = arg;
     int64_t sequence = i / c->kv_heads, kv_head = i % c->kv_heads, group = c->heads / c->kv_heads;
     int64_t slab = c->slabs < c->batch * c->kv_heads ? (int64_t)w->index : i; /* one a thread, or one a piece */
     backward_room r = carve_backward(c, slab, w);
-    memset(r.dk, 0, (size_t)attention_slab_floats(c) * sizeof(float));
+    load_keys(c, sequence, kv_head, &r);
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++) {
         if (c->dsinks) c->sink_parts[sequence * c->heads + head] = 0.0f;
         for (int64_t block = 0; block < c->blocks; block++) backward_queries(c, sequence, head, block, &r);

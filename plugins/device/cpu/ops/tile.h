@@ -3,6 +3,7 @@
  * that no edge has to be handled. */
 #ifndef CPU_OPS_TILE_H
 #define CPU_OPS_TILE_H
+#include "act.h"
 #include "args.h"
 #include "vmath.h"
 
@@ -82,12 +83,18 @@ static inline void tile_transpose(const float *restrict from, int64_t from_row, 
             tile_transpose_four(from + r * from_row + j, from_row, to + j * to_row + r, to_row);
 }
 
+/* Rows between the one that is loaded and the one that is fetched: hardware fetches ahead within a page, and these lie
+ * apart. */
+enum { TILE_AHEAD = 16 };
+
 /* to [padded, d_padded] = scale * elements [column, column + d) of rows [row, row + n) of an act tensor; zero around.
  */
 static inline void tile_load(const moe_tensor *t, int64_t row, int64_t n, int64_t column, int64_t d, float scale,
                              float *restrict to) {
-    int64_t padded = tile_pad(n), d_padded = tile_pad(d), width = t->shape[1];
+    int64_t padded = tile_pad(n), d_padded = tile_pad(d), width = t->shape[1], item = t->dtype == MOE_BF16 ? 2 : 4;
     for (int64_t r = 0; r < n; r++) {
+        const char *later = (const char *)t->data + (cpu_row_at(row + r + TILE_AHEAD, width) + column) * item;
+        if (r + TILE_AHEAD < n) act_fetch(later, d * item);
         float *restrict at = to + r * d_padded;
         const float *from = cpu_load(t, cpu_row_at(row + r, width) + column, d, at);
         CPU_IN_PLACE
