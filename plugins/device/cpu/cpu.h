@@ -24,16 +24,16 @@ typedef void (*cpu_piece_fn)(void *arg, int64_t i, cpu_worker *w);
 
 /* Runs fn(arg, i, w) once for each i in [0, n) and returns when all are done; n <= 0 does nothing. Pieces are handed
  * out in ascending order to the calling thread and the pool. Which thread takes which is open, so pieces write
- * disjoint outputs and their number and size never depend on cpu_threads. All pieces run on the caller alone when the
- * pool is busy with another lane's loop. Called by an operation, on a stream's worker; not from inside a piece (the
- * scratch would be given out twice). Never allocates. */
+ * disjoint outputs, and their number and size do not depend on cpu_threads where a result depends on them. All pieces
+ * run on the caller alone when the pool is busy with another lane's loop. Called by an operation, on a stream's worker;
+ * not from inside a piece (the scratch would be given out twice). Never allocates. */
 void cpu_run(cpu_device *dev, int64_t n, cpu_piece_fn fn, void *arg);
 
 /* The calling thread's own worker, for work that is not worth sharing. Its scratch is the one that cpu_run hands to the
  * caller's pieces, so do not keep data in it across cpu_run. */
 cpu_worker *cpu_self(cpu_device *dev);
 
-/* Threads that can run pieces at once, the caller included; >= 1. For reports only: see cpu_run. */
+/* Threads that can run pieces at once, the caller included; >= 1. What it may decide: see cpu_run. */
 uint32_t cpu_threads(const cpu_device *dev);
 
 /* ---- products of BF16 matrices by the machine's own BF16 instructions (bf16.c) ---- */

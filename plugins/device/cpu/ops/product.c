@@ -1,7 +1,8 @@
-/* Products on tiles; see product.h. Two limits decide a tile: its edges, and its share of the whole work. Measured on
- * 2048^3, one core with AVX-512: edges of 512 reach 96 % of one call, 256 88 %, 128 some 5 points less, 64 half; with
- * few columns and rows a call of 1024 rows is 4 % ahead of two of 512. Tiles of the groups with most rows come first,
- * so that the threads end together. */
+/* Products on tiles; see product.h. Two limits decide a tile: its edges, and its share of the whole work. A group that
+ * is large enough is gemm.h's, whose sums do not depend on tiles: these are as large as the threads allow. Others are
+ * oneDNN's, on tiles that depend on sizes alone; measured on 2048^3, one core with AVX-512: edges of 512 reach 96 % of
+ * one call, 256 88 %, 128 some 5 points less, 64 half; with few columns and rows a call of 1024 rows is 4 % ahead of
+ * two of 512. Tiles of the groups with most rows come first, so that the threads end together. */
 #include "product.h"
 
 #include <dnnl.h>
@@ -13,7 +14,8 @@
 enum { EDGE = 512, EDGE_LEAST = 128, DEPTH = 512 }; /* rows and columns of a tile; most depth of a converted call */
 enum { EDGE_PLAIN = 1024 };                         /* where all is FP32, and no scratch is needed */
 enum { TILES_WANTED = 16, TILE_WORK = 8 * 1024 * 1024 }; /* work: multiplications of a tile worth its own call */
-enum { GEMM_ROWS = 192 };                                /* least of gemm.h */
+enum { GEMM_ROWS = 192, GEMM_EDGE = 512 };               /* least rows of gemm.h; columns of a tile */
+enum { GEMM_TILES = 2 };                                 /* wanted of each thread, unless there is but one */
 _Static_assert(2 * EDGE * DEPTH + EDGE * EDGE + GEMM_ROOM <= (int64_t)(CPU_SCRATCH_BYTES / sizeof(float)),
                "scratch of a tile");
 _Static_assert((int)EDGE_PLAIN <= (int)GEMM_MOST_ROWS, "a tile is a call");
@@ -33,14 +35,14 @@ typedef struct job {
     const cpu_bf16 *bf16; /* NULL: BF16 operands are converted */
     int64_t *first;       /* [groups + 1] tiles before place i of the order */
     int64_t *order;       /* [groups] groups, most rows first */
-    double most_work;     /* multiplications of a tile that may still be halved */
+    double most_work[2];  /* multiplications of a tile that is not halved: of oneDNN, of gemm.h */
     atomic_int failed;    /* first dnnl_status_t that is not success */
 } job;
 
-/* Part i of n things cut into `parts` nearly equal parts, at multiples of 8 where that leaves no part empty. */
-static span cut(int64_t n, int64_t parts, int64_t i) {
+/* Part i of n things cut into `parts` nearly equal parts, at multiples of `grain` where that leaves no part empty. */
+static span cut(int64_t n, int64_t parts, int64_t i, int64_t grain) {
     int64_t size = cpu_blocks(n, parts);
-    int64_t even = (size + 7) / 8 * 8;
+    int64_t even = (size + grain - 1) / grain * grain;
     if (even * (parts - 1) < n) size = even;
     int64_t begin = cpu_min(n, i * size);
     return (span){begin, cpu_min(size, n - begin)};
@@ -60,6 +62,13 @@ static shape shape_of(const product *p, int64_t g) {
         default: /* MOE_WGRAD */
             return (shape){p->n, p->k, p->count[g]};
     }
+}
+
+/* Is the group gemm.h's: with rows that make packing columns worth while, and few columns that are only padding? oneDNN
+ * is as fast with 128 rows, and with 16 up to half as fast again (measured). */
+static int is_large(const job *j, shape whole) {
+    if (j->bf16 || whole.r < GEMM_ROWS) return 0;
+    return whole.c >= 4 * GEMM_MOST_COLUMNS || whole.c % GEMM_MOST_COLUMNS == 0;
 }
 
 /* ---- one tile ---- */
@@ -91,20 +100,14 @@ static const float *load_panel(const moe_tensor *t, int64_t at, int64_t *ld, int
     return room;
 }
 
-/* Does a tile have the rows that make packing its columns worth while, and few that are only padding? Else it is
- * oneDNN's, which is faster there (measured: with 128 rows as fast, with 16 up to half as fast again). */
-static int is_large(span r, span c) {
-    return r.size >= GEMM_ROWS && (c.size >= 4 * GEMM_MOST_COLUMNS || c.size % GEMM_MOST_COLUMNS == 0);
-}
-
-/* Rows r and columns c of acc (leading dimension acc_ld) (+)= their products of depth d. */
-static dnnl_status_t multiply(const product *p, int64_t g, span r, span c, span d, int add, float *acc, int64_t acc_ld,
-                              float *room) {
+/* Rows r and columns c of acc (leading dimension acc_ld) (+)= their products of depth d. large: by gemm.h. */
+static dnnl_status_t multiply(const product *p, int large, int64_t g, span r, span c, span d, int add, float *acc,
+                              int64_t acc_ld, float *room) {
     place at = place_of(p, g, r, c, d);
     const float *a = load_panel(&p->a, at.a, &at.lda, at.trans_a ? d.size : r.size, at.trans_a ? r.size : d.size, room);
     room += EDGE * DEPTH;
     const float *b = load_panel(&p->b, at.b, &at.ldb, at.trans_b ? c.size : d.size, at.trans_b ? d.size : c.size, room);
-    if (is_large(r, c)) {
+    if (large) {
         const gemm_call call = {a, b, acc, at.lda, at.ldb, acc_ld, r.size, c.size, d.size, at.trans_a, at.trans_b, add};
         gemm_run(&call, room + EDGE * DEPTH);
         return dnnl_success;
@@ -160,9 +163,10 @@ static dnnl_status_t run_tile(const job *j, int64_t g, span r, span c, int64_t d
     if (j->bf16) {
         s = multiply_bf16(j, g, r, c, depth, add, acc, acc_ld);
     } else {
-        int64_t parts = is_plain(p) && is_large(r, c) ? 1 : cpu_blocks(depth, DEPTH);
+        int large = is_large(j, shape_of(p, g));
+        int64_t parts = is_plain(p) && large ? 1 : cpu_blocks(depth, DEPTH);
         for (int64_t i = 0; i < parts && s == dnnl_success; i++)
-            s = multiply(p, g, r, c, cut(depth, parts, i), i > 0 || add, acc, acc_ld, scratch + EDGE * EDGE);
+            s = multiply(p, large, g, r, c, cut(depth, parts, i, 8), i > 0 || add, acc, acc_ld, scratch + EDGE * EDGE);
     }
     for (int64_t i = 0; i < r.size && narrow && s == dnnl_success; i++)
         cpu_store(&p->out, at + i * ld, c.size, acc + i * acc_ld);
@@ -172,11 +176,11 @@ static dnnl_status_t run_tile(const job *j, int64_t g, span r, span c, int64_t d
 /* ---- all tiles ---- */
 /* Halves the longer edge of a tile while it has too much of the work. */
 static shape tile_of(const job *j, shape s) {
-    const product *p = j->p;
-    int64_t edge = is_plain(p) ? EDGE_PLAIN : EDGE;
+    int64_t edge = is_plain(j->p) ? EDGE_PLAIN : EDGE;
+    int large = is_large(j, s);
     s.r = cpu_min(edge, s.r > 0 ? s.r : 1);
-    s.c = cpu_min(edge, s.c > 0 ? s.c : 1);
-    while ((double)s.r * (double)s.c * (double)s.d > j->most_work) {
+    s.c = cpu_min(large ? GEMM_EDGE : edge, s.c > 0 ? s.c : 1);
+    while ((double)s.r * (double)s.c * (double)s.d > j->most_work[large]) {
         int64_t *longer = s.r >= s.c ? &s.r : &s.c;
         if (*longer < 2 * EDGE_LEAST) break;
         *longer = (*longer + 1) / 2;
@@ -210,7 +214,8 @@ static void run_piece(void *arg, int64_t i, cpu_worker *w) {
     int64_t at = find_place(j, i), g = j->order[at], tile = i - j->first[at];
     shape whole = shape_of(p, g), edges = tile_of(j, whole);
     int64_t tiles_r = cpu_blocks(whole.r, edges.r), tiles_c = cpu_blocks(whole.c, edges.c);
-    span r = cut(whole.r, tiles_r, tile / tiles_c), c = cut(whole.c, tiles_c, tile % tiles_c);
+    int64_t grain = is_large(j, whole) ? GEMM_MOST_COLUMNS : 8;
+    span r = cut(whole.r, tiles_r, tile / tiles_c, 8), c = cut(whole.c, tiles_c, tile % tiles_c, grain);
     if (r.size <= 0 || c.size <= 0) return;
     int64_t row = p->role == MOE_WGRAD ? g * p->n : p->begin[g], first = (row + r.begin) * whole.c + c.begin;
     if (whole.d == 0) {
@@ -241,11 +246,12 @@ static void order_groups(const job *j) {
 
 moe_status product_run(cpu_device *dev, const product *p, const char *op, moe_err *err) {
     job j = {.p = p, .first = p->room, .order = p->room + p->groups + 1};
-    double work = 0;
+    double work = 0, threads = cpu_threads(dev);
     if (p->a.dtype == MOE_BF16 && p->b.dtype == MOE_BF16) j.bf16 = cpu_bf16_products(dev);
     atomic_init(&j.failed, dnnl_success);
     for (int64_t g = 0; g < p->groups; g++) work += (double)p->count[g] * (double)p->n * (double)p->k;
-    j.most_work = work / TILES_WANTED > TILE_WORK ? work / TILES_WANTED : TILE_WORK;
+    double wanted[2] = {TILES_WANTED, threads > 1 ? GEMM_TILES * threads : 1};
+    for (int i = 0; i < 2; i++) j.most_work[i] = work / wanted[i] > TILE_WORK ? work / wanted[i] : TILE_WORK;
     order_groups(&j);
     j.first[0] = 0;
     for (int64_t i = 0; i < p->groups; i++) j.first[i + 1] = j.first[i] + count_tiles(&j, j.order[i]);

@@ -1,7 +1,7 @@
 /* Matrix products in the three roles of moe.linear/0, dense or by groups of rows, on tiles shared among the compute
- * threads: what linear.c and router_linear.c have in common. A tile is one call of gemm.h, or where it is small one or
- * a few of oneDNN, by the thread that runs it; tile shapes depend on the sizes and on rows per group, never on the
- * number of threads. */
+ * threads: what linear.c and router_linear.c have in common. A group of rows is cut into tiles; large ones
+ * are gemm.h's, others oneDNN's, in one or a few calls by the thread that runs the tile. No sum depends on the number
+ * of threads. */
 #ifndef CPU_OPS_PRODUCT_H
 #define CPU_OPS_PRODUCT_H
 #include "ops.h"
