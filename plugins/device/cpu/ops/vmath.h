@@ -57,16 +57,29 @@ static inline float vm_sigmoid(float x) {
     return 1.0f / (1.0f + vm_exp(-x));
 }
 
-/* sin and cos of an angle in radians, absolute error below 1.5e-7 for |x| < 1e6 (positions times frequencies). The
- * quarter turn is taken off in FP64, where it is exact enough; the rest lies within pi/4. */
-static inline void vm_sincos(float x, float *sine, float *cosine) {
+/* x less its nearest number of quarter turns, which goes to *quarter, for |x| < 1e6. pi/2 comes in two floats: the
+ * first difference is exact where multiplications are fused (both sides are multiples of 2^-23, or of a smaller x's
+ * last place, and nearly equal). Elsewhere it is made in FP64. */
+static inline float vm_take_quarters(float x, uint32_t *quarter) {
+#if defined(__FMA__) || defined(__AVX512F__)
+    const float shift = 12582912.0f; /* 1.5 * 2^23: the nearest integer in the low mantissa bits */
+    float turns = __builtin_fmaf(x, 0x1.45f306p-1f, shift), n = turns - shift;
+    *quarter = vm_bits(turns);
+    return __builtin_fmaf(-n, -0x1.777a5cp-25f, __builtin_fmaf(-n, 0x1.921fb6p+0f, x));
+#else
     const double shift = 6755399441055744.0; /* 1.5 * 2^52 */
-    double turns = (double)x * 0.63661977236758134308 + shift;
-    int64_t quarter_bits;
-    memcpy(&quarter_bits, &turns, sizeof quarter_bits);
-    double n = turns - shift;
-    float r = (float)(((double)x - n * 1.57079632679489655800) - n * 6.123233995736766e-17);
-    uint32_t quarter = (uint32_t)quarter_bits & 3u;
+    double turns = (double)x * 0.63661977236758134308 + shift, n = turns - shift;
+    uint64_t bits;
+    memcpy(&bits, &turns, sizeof bits);
+    *quarter = (uint32_t)bits;
+    return (float)(((double)x - n * 1.57079632679489655800) - n * 6.123233995736766e-17);
+#endif
+}
+
+/* sin and cos of an angle in radians, absolute error below 1.5e-7 for |x| < 1e6 (positions times frequencies). */
+static inline void vm_sincos(float x, float *sine, float *cosine) {
+    uint32_t quarter;
+    float r = vm_take_quarters(x, &quarter);
     float t = r * r;
     float s = ((-0x1.9ac9bp-13f * t + 0x1.110c28p-7f) * t - 0x1.555552p-3f) * (t * r) + r;
     float c = ((0x1.9bd89cp-16f * t - 0x1.6c12d2p-10f) * t + 0x1.555554p-5f) * (t * t) + (1.0f - 0.5f * t);
