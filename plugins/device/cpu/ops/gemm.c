@@ -137,7 +137,7 @@ static void run_edge(int packed, int64_t rows, int64_t columns, const block *b) 
     kernels[packed][rows](&whole);
     for (int64_t r = 0; r < rows; r++) {
         float *restrict to = b->out + r * b->ldo;
-        for (int64_t i = 0; i < columns; i++) to[i] = own[r * COLUMNS + i] + (b->add ? to[i] : 0.0f);
+        for (int64_t i = 0; i < columns; i++) to[i] = b->add ? own[r * COLUMNS + i] + to[i] : own[r * COLUMNS + i];
     }
 }
 

@@ -3,12 +3,9 @@
 #define CPU_OPS_GEMM_H
 #include "ops.h"
 
-enum {
-    GEMM_DEPTH = 128, /* most depth that is packed at once */
-    GEMM_MOST_ROWS = 1024,
-    GEMM_MOST_COLUMNS = 64, /* rows of a call; columns of a panel, on any instruction set */
-    GEMM_ROOM = (GEMM_MOST_ROWS + GEMM_MOST_COLUMNS) * GEMM_DEPTH /* floats of scratch of a call */
-};
+enum { GEMM_DEPTH = 128, GEMM_MOST_COLUMNS = 64 }; /* most of a panel that is packed at once, on any instruction set */
+enum { GEMM_MOST_ROWS = 1024 };                    /* of a call */
+enum { GEMM_ROOM = (GEMM_MOST_ROWS + GEMM_MOST_COLUMNS) * GEMM_DEPTH }; /* floats of scratch of a call */
 
 /* out [rows, columns] (+)= a b. a is stored [rows, depth] or, trans_a, [depth, rows]; b [depth, columns] or, trans_b,
  * [columns, depth]; leading dimensions in elements. All sizes >= 1, rows at most GEMM_MOST_ROWS. out overlaps neither.
