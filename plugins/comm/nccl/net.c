@@ -69,6 +69,7 @@ static void net_free(net *n) {
         if (n->wake[i] >= 0) close(n->wake[i]);
     pthread_cond_destroy(&n->changed);
     pthread_mutex_destroy(&n->lock);
+    pthread_mutex_destroy(&n->answer);
     free(n->peers);
     free(n->table);
     free(n->result);
@@ -83,6 +84,7 @@ moe_status net_open(const environment *e, uint32_t timeout_s, const moe_host *ho
     n->timeout_s = timeout_s;
     n->host = host;
     n->wake[0] = n->wake[1] = -1;
+    pthread_mutex_init(&n->answer, NULL);
     pthread_mutex_init(&n->lock, NULL);
     pthread_cond_init(&n->changed, NULL);
     n->peers = calloc(n->world, sizeof *n->peers);
@@ -136,41 +138,48 @@ void net_tell_left(net *n, uint64_t group_id, uint64_t calls) {
 }
 
 /* ---- blobs ---- */
-/* Rank 0, under n->lock: one more blob of the round. Returns 1 when all are there: the table is the result. */
-static int put_blob(net *n, uint32_t rank, const void *data, uint64_t bytes, char *why, size_t room) {
+/* Rank 0, under n->lock: one more blob of the round. Returns the table when all are there, which is then the caller's.
+ */
+static char *put_blob(net *n, uint32_t rank, const void *data, uint64_t bytes, char *why, size_t room) {
     if (n->arrived == 0) {
         n->blob_bytes = bytes;
         n->table = calloc(n->world, bytes + 1);
     }
     if (!n->table || bytes != n->blob_bytes) {
         snprintf(why, room, "bootstrap: rank %u gives %" PRIu64 " bytes, others %" PRIu64, rank, bytes, n->blob_bytes);
-        return 0;
+        return NULL;
     }
     if (bytes) memcpy(n->table + rank * bytes, data, bytes);
-    if (++n->arrived < n->world) return 0;
+    if (++n->arrived < n->world) return NULL;
+    char *table = n->table;
     n->arrived = 0;
-    free(n->result);
-    n->result = n->table;
-    n->result_bytes = n->world * bytes;
     n->table = NULL;
-    pthread_cond_broadcast(&n->changed);
-    return 1;
+    return table;
 }
 
-/* The result stays as long as this rank has not fetched it: nobody sees the end of a round without it, and it gives
- * its next blob only then. */
+/* A round's result, until this rank has fetched it: nobody begins the next one before. Takes it over. */
+static void take_result(net *n, char *data, uint64_t bytes) {
+    pthread_mutex_lock(&n->lock);
+    free(n->result);
+    n->result = data;
+    n->result_bytes = bytes;
+    pthread_cond_broadcast(&n->changed);
+    pthread_mutex_unlock(&n->lock);
+}
+
+/* No good-bye overtakes a result: rank 0 has it after the others, and theirs are handed on under n->answer too. */
 static void gather_at_first(net *n, uint32_t rank, const void *data, uint64_t bytes) {
     char why[200] = "";
+    pthread_mutex_lock(&n->answer);
     pthread_mutex_lock(&n->lock);
-    const int complete = put_blob(n, rank, data, bytes, why, sizeof why);
-    char *copy = complete ? malloc(n->result_bytes + 1) : NULL;
-    const uint64_t whole = n->result_bytes;
-    if (copy) memcpy(copy, n->result, whole);
+    char *table = put_blob(n, rank, data, bytes, why, sizeof why);
     pthread_mutex_unlock(&n->lock);
-    if (copy) tell_all(n, 0, NET_BLOBS, 0, copy, whole);
-    if (complete && !copy) end_all(n, 0, "bootstrap: rank 0 is out of memory");
+    if (table) {
+        tell_all(n, 0, NET_BLOBS, 0, table, n->world * bytes);
+        take_result(n, table, n->world * bytes);
+    }
+    pthread_mutex_unlock(&n->answer);
     if (why[0]) end_all(n, 0, why);
-    free(copy);
 }
 
 static uint32_t gone_rank(const net *n) { /* under n->lock; world: nobody */
@@ -207,21 +216,15 @@ moe_status net_all_gather(net *n, const void *in, uint64_t bytes, void *out, moe
 }
 
 /* ---- the listening thread ---- */
-static void take_result(net *n, char *data, uint64_t bytes) {
-    pthread_mutex_lock(&n->lock);
-    free(n->result);
-    n->result = data;
-    n->result_bytes = bytes;
-    pthread_cond_broadcast(&n->changed);
-    pthread_mutex_unlock(&n->lock);
-}
-
 static void take_bye(net *n, uint32_t from) {
     pthread_mutex_lock(&n->lock);
     n->peers[from].bye = 1;
     pthread_cond_broadcast(&n->changed);
     pthread_mutex_unlock(&n->lock);
-    if (n->rank == 0) tell_all(n, from, NET_BYE, from, NULL, 0);
+    if (n->rank) return;
+    pthread_mutex_lock(&n->answer);
+    tell_all(n, from, NET_BYE, from, NULL, 0);
+    pthread_mutex_unlock(&n->answer);
 }
 
 /* data [bytes] ends with a zero more. Takes it over. */

@@ -36,7 +36,8 @@ struct net {
     net_events events;
     pthread_t thread;
     int listening;
-    pthread_mutex_t lock; /* all below */
+    pthread_mutex_t answer; /* of rank 0: while it sends a round's result, or hands on a good-bye; taken before lock */
+    pthread_mutex_t lock;   /* all below */
     pthread_cond_t changed;
     int stopping, ended;
     char reason[NET_TEXT];

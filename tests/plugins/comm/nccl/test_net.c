@@ -58,6 +58,30 @@ START_TEST(ranks_meet_and_gather) {
 }
 END_TEST
 
+/* Each rank gathers and closes at once, so that good-byes follow close on the answer. */
+static void *gather_and_close(void *arg) {
+    gather_main(arg);
+    net_close(((gather_job *)arg)->r->n);
+    return NULL;
+}
+
+START_TEST(a_good_bye_does_not_overtake_the_last_answer) {
+    net_rank ranks[3];
+    gather_job jobs[3];
+    const uint16_t port = net_free_port();
+    for (int again = 0; again < 60; again++) {
+        net_prepare(ranks, 3, port, 20);
+        net_meet_all(ranks, 3);
+        for (uint32_t r = 0; r < 3; r++) {
+            jobs[r] = (gather_job){.r = &ranks[r]};
+            pthread_create(&ranks[r].thread, NULL, gather_and_close, &jobs[r]);
+        }
+        net_join(ranks, 3);
+        for (uint32_t r = 0; r < 3; r++) ck_assert_msg(jobs[r].status == MOE_OK, "rank %u: %s", r, jobs[r].err.msg);
+    }
+}
+END_TEST
+
 START_TEST(ranks_meet_again_at_the_same_port) {
     net_rank ranks[3];
     const uint16_t port = net_free_port();
@@ -499,6 +523,7 @@ int main(void) {
     Suite *s = suite_create("comm/nccl start");
     TCase *t = tcase_create("all");
     tcase_add_loop_test(t, ranks_meet_and_gather, 0, 12);
+    tcase_add_test(t, a_good_bye_does_not_overtake_the_last_answer);
     tcase_add_test(t, ranks_meet_again_at_the_same_port);
     tcase_add_test(t, strangers_keep_nobody_out_and_nobody_waiting);
     tcase_add_test(t, a_slow_rank_is_let_in);
