@@ -12,7 +12,8 @@
  * multiples of 16 bytes. ldmatrix has no bank conflicts where the bytes of a row are an odd multiple of 16: pad rows of
  * 64 elements to 72 (TILE_PAD).
  *
- * For a CPU, the last lane that comes does the work for all, with these layouts (meet_warp in fibre.h). */
+ * For a CPU, the last lane that comes does the work for all, with these layouts (meet_warp in fibre.h). It touches what
+ * are registers of other lanes; what is in shared memory each lane reads itself, so that a race is seen. */
 #ifndef CUDA_TILE_CUH
 #define CUDA_TILE_CUH
 #include "act.cuh"
@@ -36,7 +37,7 @@ static inline float tile_element(uint32_t two, int i) {
 struct tile_product {
     const uint32_t *a, *b;
     float *d;
-    static void finish(void *const lanes[32], unsigned) {
+    DOUBLE_UNSEEN static void finish(void *const lanes[32], unsigned) {
         float a[16][16], b[16][8];
         for (int lane = 0; lane < 32; lane++) {
             const tile_product *p = static_cast<tile_product *>(lanes[lane]);
@@ -54,25 +55,33 @@ struct tile_product {
     }
 };
 
-/* Four matrices [8,8]; lanes 8i .. 8i+7 give the rows of the i-th, r[i] gets its part. */
+/* Four matrices [8,8]; lanes 8i .. 8i+7 give the rows of the i-th, which they have read themselves, r[i] gets its part.
+ */
 struct tile_matrices {
-    const void *row;
+    uint16_t row[8];
     uint32_t *r;
-    static void get(void *const lanes[32], bool transposed) {
-        for (int i = 0; i < 4; i++) {
-            uint16_t m[8][8];
-            for (int row = 0; row < 8; row++)
-                memcpy(m[row], static_cast<tile_matrices *>(lanes[8 * i + row])->row, sizeof m[row]);
-            for (int lane = 0; lane < 32; lane++) {
-                const int g = lane / 4, c = 2 * (lane % 4);
-                const uint16_t low = transposed ? m[c][g] : m[g][c], high = transposed ? m[c + 1][g] : m[g][c + 1];
-                static_cast<tile_matrices *>(lanes[lane])->r[i] = low | (uint32_t)high << 16;
-            }
-        }
+    DOUBLE_UNSEEN static uint32_t at(void *const lanes[32], int row, int column) {
+        return static_cast<tile_matrices *>(lanes[row])->row[column];
     }
-    static void plain(void *const lanes[32], unsigned) { get(lanes, false); }
-    static void transposed(void *const lanes[32], unsigned) { get(lanes, true); }
+    DOUBLE_UNSEEN static void get(void *const lanes[32], bool transposed) {
+        for (int i = 0; i < 4; i++)
+            for (int lane = 0; lane < 32; lane++) {
+                const int g = lane / 4, c = 2 * (lane % 4), first = 8 * i;
+                const uint32_t low = transposed ? at(lanes, first + c, g) : at(lanes, first + g, c),
+                               high = transposed ? at(lanes, first + c + 1, g) : at(lanes, first + g, c + 1);
+                static_cast<tile_matrices *>(lanes[lane])->r[i] = low | high << 16;
+            }
+    }
+    DOUBLE_UNSEEN static void plain(void *const lanes[32], unsigned) { get(lanes, false); }
+    DOUBLE_UNSEEN static void transposed(void *const lanes[32], unsigned) { get(lanes, true); }
 };
+
+static inline void tile_matrices_meet(uint32_t r[4], const void *row, void (*finish)(void *const lanes[32], unsigned)) {
+    tile_matrices load;
+    memcpy(load.row, row, sizeof load.row);
+    load.r = r;
+    meet_warp(~0u, &load, finish);
+}
 
 }  // namespace cuda_double
 
@@ -102,8 +111,7 @@ __device__ __forceinline__ void tile_matrices_load(uint32_t r[4], const void *ro
                  : "r"(tile_shared_address(row))
                  : "memory");
 #else
-    ::cuda_double::tile_matrices load = {row, r};
-    ::cuda_double::meet_warp(~0u, &load, ::cuda_double::tile_matrices::plain);
+    ::cuda_double::tile_matrices_meet(r, row, ::cuda_double::tile_matrices::plain);
 #endif
 }
 __device__ __forceinline__ void tile_matrices_load_trans(uint32_t r[4], const void *row) {
@@ -113,8 +121,7 @@ __device__ __forceinline__ void tile_matrices_load_trans(uint32_t r[4], const vo
                  : "r"(tile_shared_address(row))
                  : "memory");
 #else
-    ::cuda_double::tile_matrices load = {row, r};
-    ::cuda_double::meet_warp(~0u, &load, ::cuda_double::tile_matrices::transposed);
+    ::cuda_double::tile_matrices_meet(r, row, ::cuda_double::tile_matrices::transposed);
 #endif
 }
 
